@@ -150,8 +150,10 @@ def _place() -> tuple[memoryview, int, int] | None:
     if not told:
         return None
     path, size, start, mine = told.rsplit(",", 3)
-    page = open_numbers(path, int(size), write=True)
-    return None if page is None else (page, int(start), int(mine))
+    try:
+        return open_numbers(path, int(size), write=True), int(start), int(mine)
+    except FileNotFoundError:  # the agent has gone
+        return None
 
 
 def _hold(page: memoryview, done: int) -> None:

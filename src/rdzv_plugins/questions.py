@@ -63,10 +63,13 @@ class RpcResponse(Struct, frozen=True):
     """The node is there, and has not answered in time."""
 
 
-def checked(data: Any, kind: type[T]) -> T:
-    """Arguments or an answer as typed values. Raises ``ValueError`` that names the key and what was said."""
+def checked(data: Any, kind: type[T], own: Callable[[type, Any], Any] | None = None) -> T:
+    """Arguments or an answer as typed values; ``own`` reads types that JSON does not have, like ``dec_hook``.
+
+    Raises ``ValueError`` that names the key and what was said.
+    """
     try:
-        return convert(data, kind)
+        return convert(data, kind, dec_hook=own)
     except ValidationError as error:
         name = kind.__name__.strip("_")
         raise ValueError(f"not a {name}: {error}, in {printable(repr(data), _SHOWN)}") from None

@@ -51,15 +51,12 @@ class SharedNumbers:
 
 
 @functools.cache
-def open_numbers(path: str, size: int, *, write: bool = False) -> memoryview | None:
-    """A worker's side: the numbers under ``path``, opened once; None if the agent has gone.
+def open_numbers(path: str, size: int, *, write: bool = False) -> memoryview:
+    """A worker's side: the numbers under ``path``, opened once.
 
-    Raises ``PermissionError``.
+    Raises ``PermissionError``, and ``FileNotFoundError`` if the agent has gone, which is found out each time.
     """
-    try:
-        fd = os.open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
+    fd = os.open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC)
     try:
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if write else 0)
         return memoryview(mmap.mmap(fd, size, prot=protection)).cast("q")

@@ -68,8 +68,9 @@ def _look() -> int | None:
     if not told:
         return None
     path, _, start = told.rpartition(",")
-    page = open_numbers(path, ROUND_SIZE)
-    if page is None:
+    try:
+        page = open_numbers(path, ROUND_SIZE)
+    except FileNotFoundError:  # the agent has gone
         return 0
     until = page[UNTIL]
     return int(until) if page[START] == int(start) else 0

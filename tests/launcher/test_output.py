@@ -19,11 +19,10 @@ from kits.eventually import eventually
 from kits.launcher.harness import BIN, WORKERS, Agent, Cluster
 from kits.launcher.specs import spec_of
 
-from rdzv_launcher.run.workers.output.console import LONGEST, Lines, View
 from rdzv_launcher.run.workers.output.growing_file import all_of
 from rdzv_launcher.run.workers.output.log_files import LogFiles
 from rdzv_launcher.run.workers.output.output import Output
-from rdzv_launcher.run.workers.output.shown import Allowance, FilteredFile, Tail, show
+from rdzv_launcher.run.workers.output.shown import LONGEST, Allowance, FilteredFile, Lines, Tail, View, show
 
 ODD = WORKERS / "says_odd_things.py"
 Ended = subprocess.CompletedProcess[bytes]

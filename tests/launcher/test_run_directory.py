@@ -24,8 +24,7 @@ from rdzv_launcher.console import report
 from rdzv_launcher.run import machine, names
 from rdzv_launcher.run.run_directory import RunDirectory, remove
 from rdzv_launcher.run.stacks.node import Node, NodeStacks
-from rdzv_launcher.run.workers.output.index import NAME, Index, WorkerRecord
-from rdzv_launcher.run.workers.output.log_files import LogFiles
+from rdzv_launcher.run.workers.output.log_files import INDEX, Index, LogFiles, WorkerRecord
 from rdzv_launcher.tools import cli
 from rdzv_plugins.errors import LimitTooLow
 
@@ -253,7 +252,7 @@ def test_output_that_went_to_no_file_is_said(tmp_path: Path, capsys: pytest.Capt
     workers = [
         WorkerRecord("job", 1, 29501, each, each, "host", -1, None, path) for each, path in ((0, None), (1, "x"))
     ]
-    index.begin(str(tmp_path / NAME), workers, None)
+    index.begin(str(tmp_path / INDEX), workers, None)
     index.started({0: 100, 1: 101})
     index.flush()
     for rank, code in ((0, 2), (1, 0)):

@@ -159,7 +159,7 @@ def test_each_rank_is_named_with_its_place(ask: Ask, cluster: Cluster) -> None:
 
 def stored(agent: Agent) -> str:
     """The text of the file that it names."""
-    return Path(agent.wait_for(r"where they are is in (\S+\.log): ")[1]).read_text()
+    return Path(agent.wait_for(r"their stacks are in (\S+\.log): ")[1]).read_text()
 
 
 @pytest.mark.thorough

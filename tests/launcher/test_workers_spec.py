@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from rdzv_launcher.run.workers.failures import (
 )
 from rdzv_launcher.run.workers.output.log_files import LogFiles, Stream
 from rdzv_launcher.run.workers.spec import RUNNER, bound, parse_streams
+from rdzv_launcher.run.workers.worker_group import Worker
 from rdzv_plugins.errors import MissingDependency, UsageError
 from rdzv_plugins.interfaces import Failure
 
@@ -200,14 +202,15 @@ def test_each_worker_with_a_virtual_local_rank_has_a_device_of_its_own() -> None
 
 def test_what_is_added_sees_what_a_worker_has_so_far_and_takes_precedence() -> None:
     spec, group = spec_of(["--nproc-per-node=2", "train.py"]), group_of(2)
-    additions = [
-        lambda group, worker, own: {"PORT": own["MASTER_PORT"], "MASTER_PORT": "7"},
-        lambda group, worker, own: {"PLACE": f"{group.group_rank}.{worker.local_rank} {own['MASTER_PORT']}"},
-    ]
+
+    def additions(worker: Worker, own: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
+        yield {"PORT": own["MASTER_PORT"], "MASTER_PORT": "7"}
+        yield {"PLACE": f"{worker.local_rank} {own['MASTER_PORT']}"}
+
     for worker in group.workers:
         own = worker_variables(spec, group, worker, {}, use_agent_store=False, additions=additions)
         assert (own["PORT"], own["MASTER_PORT"]) == ("29500", "7")
-        assert own["PLACE"] == f"0.{worker.local_rank} 7"
+        assert own["PLACE"] == f"{worker.local_rank} 7"
         assert own["TORCHELASTIC_USE_AGENT_STORE"] == "False"
 
 

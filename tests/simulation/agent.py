@@ -24,7 +24,7 @@ from rdzv_launcher.run.agent.steps import ExitOutcomes
 from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignals
 from rdzv_launcher.run.supervisor.messages import Start
 from rdzv_launcher.run.supervisor.supervisor import Supervisor
-from rdzv_launcher.run.workers.causes import OomKills
+from rdzv_launcher.run.workers.failures import OomKills
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.interfaces import Failure, Request
@@ -323,7 +323,7 @@ class Agent:
             processes=self.processes,
         )
 
-    def _starts(self, group: WorkerGroup, variables: Mapping[str, str]) -> Sequence[Start]:
+    def _starts(self, group: WorkerGroup) -> Sequence[Start]:
         starts = []
         for each in group.workers:
             name = f"{self.name}.worker{each.local_rank}.{group.generation}"

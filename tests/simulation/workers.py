@@ -280,7 +280,7 @@ class Machine:
     def start(self, agent: Entry) -> Callable[[Channel, Iterable[int], Inherited, OwnedResources], int]:
         """Like ``start_supervisor``, for this agent."""
 
-        def make(theirs: Channel, ignored: Iterable[int], inherited: Inherited, belongings: OwnedResources) -> int:
+        def make(theirs: Channel, ignored: Iterable[int], inherited: Inherited, owned: OwnedResources) -> int:
             scheduler = self.processes.scheduler
             name = f"{self.name}.supervisor{len(self.supervisors) or ''}"
             assert agent.process is not None

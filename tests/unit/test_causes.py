@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rdzv_launcher.run.monitor import last_lines
-from rdzv_launcher.run.workers.causes import LastTraceback, OomKills, cause_of, read_traceback
+from rdzv_launcher.run.workers.failures import LastTraceback, OomKills, cause_of, read_traceback
 
 FILES = {
     "missing.py": "import os\nimport nothing_of_the_kind\n",
@@ -70,9 +70,7 @@ def test_a_real_traceback(
     assert found.place.endswith(f"/{place}")
     assert (found.importing, found.is_of_the_text) == (importing, of_the_text)
     said = cause_of(1, lines, OomKills())
-    assert said == (
-        f"It failed while it imported its modules: {found.exception} at {found.place}." if importing else ""
-    )
+    assert said == (f"It failed while importing its modules: {found.exception} at {found.place}." if importing else "")
 
 
 @pytest.mark.parametrize("arguments", ["nothing.py", "-m nothing_of_the_kind"])
@@ -117,7 +115,7 @@ def test_cgroup_v2_with_the_limit_of_a_cgroup_around(tmp_path: Path) -> None:
     assert kills.describe(KILL).startswith("Not by the kernel's out-of-memory killer")
     (tmp_path / own / "memory.events").write_text(EVENTS.format(3))
     assert "cgroup /job/step, whose limit is 64 MiB," in kills.describe(KILL)
-    assert "has killed 1 process(es) of cgroup /job/step" in kills.describe(1), "a data loader, say"
+    assert "killed 1 process(es) of cgroup /job/step" in kills.describe(1), "a data loader, say"
     kills.begin()
     assert kills.describe(1) == "", "those of an earlier generation"
 
@@ -139,7 +137,7 @@ def test_cgroup_v1_as_containers_see_it(tmp_path: Path, shown: str, path: str, d
         {f"{directory}/memory.oom_control": CONTROL.format(0), f"{directory}/memory.limit_in_bytes": str(2**63 - 4096)},
     )
     (tmp_path / directory / "memory.oom_control").write_text(CONTROL.format(1))
-    assert kills.describe(KILL).startswith("The kernel's out-of-memory killer has killed it: cgroup /")
+    assert kills.describe(KILL).startswith("The kernel's out-of-memory killer killed it: cgroup /")
     assert "limit" not in kills.describe(KILL), "there is none"
 
 
@@ -147,7 +145,7 @@ def test_without_cgroups_the_count_of_the_machine_has_to_do(tmp_path: Path) -> N
     kills = system(tmp_path, "", "", {"proc/vmstat": "nr_free_pages 7\noom_kill 4\n"})
     assert kills.describe(KILL) == "", "nobody can say whom it would have killed"
     (tmp_path / "proc/vmstat").write_text("nr_free_pages 7\noom_kill 5\n")
-    assert "has killed 1 process(es) of this machine since the workers were started" in kills.describe(KILL)
+    assert "killed 1 process(es) of this machine since the start of the workers" in kills.describe(KILL)
 
 
 @pytest.mark.parametrize("text", ["", "no mounts at all\n", " - \n", "1 2 3 / /x rw - cgroup2\n"])

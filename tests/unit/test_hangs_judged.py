@@ -9,12 +9,21 @@ import pytest
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from rdzv_launcher.run.hangs.verdict import Judge, Native, NodeStanding, Sample, Signs, Standing, Standstill, find
+from rdzv_launcher.run.hangs.verdict import (
+    Judge,
+    Native,
+    NodeStanding,
+    ProgressSignals,
+    Sample,
+    StallDetector,
+    Standing,
+    find_outlier,
+)
 from rdzv_launcher.run.stacks.reports import Frame, ProcessReport, Silent, Thread, WorkerReport, is_meeting
 from rdzv_plugins.errors import JobHung
 from rdzv_plugins.questions import RpcResponse, checked
 
-FIRST = Signs(at=100.0, state="S", born=7, main_s=5.0, all_s=6.0, faults=0, moved=0)
+FIRST = ProgressSignals(at=100.0, state="S", born=7, main_s=5.0, all_s=6.0, faults=0, moved=0)
 CREDIT = 10.0
 
 
@@ -23,7 +32,7 @@ class Told:
 
     def __init__(self) -> None:
         self.signs = FIRST
-        self.judge = Standstill(FIRST, CREDIT)
+        self.judge = StallDetector(FIRST, CREDIT)
         self._below = 3.0
 
     def seconds(self, count: int, *, below: float | None = None, state: str = "S", **more: float) -> Standing:
@@ -239,7 +248,7 @@ def at(rank: int, frames: tuple[Frame, ...], state: str = "S", *, active: bool =
     ],
 )
 def test_who_is_different(workers: list[WorkerReport], loops: set[int], odd: int) -> None:
-    failure = find(workers, (), (), loops, 60.0)
+    failure = find_outlier(workers, (), (), loops, 60.0)
     assert (failure.global_rank, failure.node_rank, failure.exit_code) == (odd, odd, JobHung.exit_code)
     assert "60 s" in failure.hang
     assert failure.cause.startswith(f"{len(workers)} workers on {len(workers)} nodes: rank {odd} ")
@@ -247,6 +256,6 @@ def test_who_is_different(workers: list[WorkerReport], loops: set[int], odd: int
 
 def test_a_node_of_which_nothing_comes_is_the_one() -> None:
     silent = Silent("node 1 on host-1 (pid 7)", SILENT.problem)
-    failure = find([at(0, REDUCES)], (SILENT,), (silent,), frozenset(), 60.0)
+    failure = find_outlier([at(0, REDUCES)], (SILENT,), (silent,), frozenset(), 60.0)
     assert (failure.node_rank, failure.global_rank) == (1, -1)
     assert "1 node without an answer" in failure.cause

@@ -142,7 +142,7 @@ def test_who_is_told_of_a_hang_believes_nothing_and_stores_once(job: Callable[..
         told.answer(HANG, {"by": "somebody", "text": "rank 1 is\x1b[2J different"})
     told.answer(HANG, {"text": 5})
     (stored,) = tmp_path.glob("stacks-*.log")
-    assert "as another node has found: rank 1 is" in stored.read_text()
+    assert "found by another node: rank 1 is" in stored.read_text()
     assert "\x1b" not in stored.read_text()
     assert not told.hangs
 

@@ -14,6 +14,7 @@ import pytest
 from kits.clock import Clock
 
 from rdzv_launcher.run import health as server_module
+from rdzv_launcher.run.agent.loop import MainThreadHeartbeat
 from rdzv_launcher.run.health import (
     MOST_BYTES,
     Answer,
@@ -24,7 +25,6 @@ from rdzv_launcher.run.health import (
     readiness,
     response,
 )
-from rdzv_launcher.run.pulse import MainThreadHeartbeat
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.testing.harness import free_port
 
@@ -82,15 +82,15 @@ def test_who_asks_is_told(server: HealthServer, health: Health) -> None:
 
 
 def test_a_main_thread_that_is_late_stands_still() -> None:
-    pulse = MainThreadHeartbeat(clock := Clock())
-    health = Health(pulse, patience=30.0)
-    pulse.beat(None)
-    assert pulse.overdue() == -math.inf
+    heartbeat = MainThreadHeartbeat(clock := Clock())
+    health = Health(heartbeat, patience=30.0)
+    heartbeat.beat(None)
+    assert heartbeat.overdue() == -math.inf
     assert health.answer("/healthz").status == 200
-    pulse.beat(5.0)
-    assert pulse.overdue() == -5.0
+    heartbeat.beat(5.0)
+    assert heartbeat.overdue() == -5.0
     clock.seconds += 5.0 + 29.0
-    assert pulse.overdue() == 29.0
+    assert heartbeat.overdue() == 29.0
     assert health.answer("/healthz").status == 200, "not for long enough"
     clock.seconds += 2.0
     answer = health.answer("/healthz")
@@ -131,7 +131,7 @@ def test_what_is_no_request_is_refused_and_the_next_is_answered(server: HealthSe
         client.sendall(b"GET /healthz HTTP/1.1\r\n")
     health.tell_by(lambda: (True, str(1 // 0)))  # a plug-in that raises when it is asked is borne
     status, text = get(server.port, "/readyz")
-    assert (status, "cannot be told: ZeroDivisionError" in text) == (503, True)
+    assert (status, "cannot tell what this agent waits for: ZeroDivisionError" in text) == (503, True)
     assert get(server.port, "/healthz")[0] == 200
 
 

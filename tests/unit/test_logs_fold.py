@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rdzv_launcher.run.workers.output.console import WINDOW_S, View
+from rdzv_launcher.run.workers.output.shown import WINDOW_S, View
 
 
 class Screen(View):

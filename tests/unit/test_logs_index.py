@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
 from rdzv_launcher.run.supervisor.messages import Lost, WorkerEnded
 from rdzv_launcher.run.workers.output.growing_file import last_lines
-from rdzv_launcher.run.workers.output.index import NAME, Index, WorkerRecord
+from rdzv_launcher.run.workers.output.log_files import INDEX, Index, WorkerRecord
 from rdzv_launcher.tools.logs import Node, find_nodes, last_words, listing, newest_job, read_node
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.runtime import SYSTEM
@@ -29,7 +29,7 @@ WORKER = WorkerRecord("job", 1, 29501, 0, 0, "host", -1, "attempt_0/0/stdout.log
 def write(directory: Path, *workers: WorkerRecord, moved: tuple[str, str] | None = None) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     index = Index()
-    index.begin(str(directory / NAME), workers, moved)
+    index.begin(str(directory / INDEX), workers, moved)
     index.started({each.local_rank: 100 + each.rank for each in workers})
     index.flush()
     return directory
@@ -38,13 +38,13 @@ def write(directory: Path, *workers: WorkerRecord, moved: tuple[str, str] | None
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second goes by with every line of an index."""
-    monkeypatch.setattr("rdzv_launcher.run.workers.output.index.time", SimpleNamespace(time=count(1000).__next__))
+    monkeypatch.setattr("rdzv_launcher.run.workers.output.log_files.time", SimpleNamespace(time=count(1000).__next__))
 
 
 @pytest.mark.usefixtures("clock")
 def test_a_worker_is_there_from_its_start_and_its_end_is_known_later(tmp_path: Path) -> None:
     index = Index()
-    index.begin(str(tmp_path / NAME), [WORKER, replace(WORKER, rank=1, local_rank=1)], None)
+    index.begin(str(tmp_path / INDEX), [WORKER, replace(WORKER, rank=1, local_rank=1)], None)
     index.started({0: 100, 1: 101})
     index.flush()
     assert [each.worker.exit_code for each in read_node(str(tmp_path)).entries] == [None, None]
@@ -115,16 +115,16 @@ def test_files_are_found_where_they_were_moved(tmp_path: Path) -> None:
 
 
 def test_disk_that_takes_nothing_is_said_once_and_harms_nobody(tmp_path: Path, caplog) -> None:
-    (tmp_path / NAME).symlink_to("/dev/full")
+    (tmp_path / INDEX).symlink_to("/dev/full")
     index = Index()
-    index.begin(str(tmp_path / NAME), [WORKER], None)
+    index.begin(str(tmp_path / INDEX), [WORKER], None)
     index.started({0: 100})
     index.ended(0, 1, stopped=False)
     index.flush()
     assert caplog.text.count("No space left on device") == 1
-    (tmp_path / NAME).unlink()
-    (tmp_path / NAME).write_text('{"half a li')
-    index.begin(str(tmp_path / NAME), [WORKER], None)
+    (tmp_path / INDEX).unlink()
+    (tmp_path / INDEX).write_text('{"half a li')
+    index.begin(str(tmp_path / INDEX), [WORKER], None)
     index.started({0: 100})
     index.flush()
     node = read_node(str(tmp_path))
@@ -133,7 +133,7 @@ def test_disk_that_takes_nothing_is_said_once_and_harms_nobody(tmp_path: Path, c
 
 def test_lines_of_others_are_left_out_and_lead_nowhere(tmp_path: Path) -> None:
     write(tmp_path, WORKER)
-    good = json.loads((tmp_path / NAME).read_text())
+    good = json.loads((tmp_path / INDEX).read_text())
     wrong = [
         *({"time": each} for each in ("soon", float("nan"), 1e300)),
         *({"stdout": each} for each in ("\ud800", "a\0b", "/etc/passwd", "../../secret", 7)),
@@ -143,7 +143,7 @@ def test_lines_of_others_are_left_out_and_lead_nowhere(tmp_path: Path) -> None:
     bad = [b"\xff\x00", b"[" * 100_000, b"7", *(json.dumps(good | each).encode() for each in wrong)]
     bad.append(json.dumps({key: value for key, value in good.items() if key != "pid"}).encode())
     host = json.dumps(good | {"pid": 7, "host": "\x1b[2Jhost"}).encode()
-    with (tmp_path / NAME).open("ab") as file:
+    with (tmp_path / INDEX).open("ab") as file:
         file.write(b"\n".join([*bad, host, b'{"event": "started", "ti']))
     node = read_node(str(tmp_path))
     assert (len(node.entries), node.unreadable) == (2, len(bad))
@@ -175,7 +175,7 @@ def test_index_of_a_stranger_spoils_no_directory(tmp_path: Path) -> None:
     for name in ("attempt_1", "attempt_1.round_2"):
         write(tmp_path / name, WORKER)
     (tmp_path / "pipe").mkdir()
-    os.mkfifo(tmp_path / "pipe" / NAME)
+    os.mkfifo(tmp_path / "pipe" / INDEX)
     (node,) = find_nodes(str(tmp_path))
     assert Path(node.directory).name == "attempt_1_x3k2"
     for lines in (listing(node.entries), last_words(node.entries, ["stdout"], 3)):
@@ -189,7 +189,7 @@ def test_directory_without_an_index_is_answered_in_a_sentence(tmp_path: Path) ->
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / NAME).write_text("nonsense\n")
+    (tmp_path / "broken" / INDEX).write_text("nonsense\n")
     for name, said in (("none", "not there"), ("file", "no direc"), ("empty", "with workers"), ("broken", "be read")):
         with pytest.raises(UsageError, match=said):
             find_nodes(str(tmp_path / name))

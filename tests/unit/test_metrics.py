@@ -17,13 +17,13 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from rdzv_launcher.run.agent import events, steps
+from rdzv_launcher.run.agent.loop import MainThreadHeartbeat
 from rdzv_launcher.run.agent.state_machine import AgentStateMachine, Limits
 from rdzv_launcher.run.agent_metrics import AGENT, AgentFigures
 from rdzv_launcher.run.health import Health, metrics_alone
 from rdzv_launcher.run.metrics import STORE, MetricsPage
-from rdzv_launcher.run.pulse import MainThreadHeartbeat
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
-from rdzv_plugins.interfaces import Failure, RoundEvent
+from rdzv_plugins.interfaces import Failure, Request, RoundEvent
 from rdzv_plugins.kvstore.native.limits import StoreLimits
 from rdzv_plugins.kvstore.native.server import Servers, StoreServer
 from rdzv_plugins.runtime import SYSTEM
@@ -34,9 +34,13 @@ DASHBOARD, ALERTS = EXAMPLES / "grafana/rdzv-plugins.json", EXAMPLES / "promethe
 GROUP = WorkerGroup(0, 2, (Worker(0, 0, 0, 1, 1),), None)
 
 
+def request(run: str) -> Request:
+    return Request("parallel", run, "", 1, 2, 1)
+
+
 def test_what_a_stranger_has_written_breaks_no_line() -> None:
     """A run's id is told as a label: here it is text that would end the line, and begin another metric."""
-    figures = AgentFigures(2, 0, run='a"} 1\nrdzv_agent_restarts_total 99\n\x1b[2J', backend="parallel")
+    figures = AgentFigures(request('a"} 1\nrdzv_agent_restarts_total 99\n\x1b[2J'), 0)
     decisions = AgentStateMachine(Limits(workers=1), host="a", pid=1)
     text = MetricsPage(AGENT, lambda: figures.read(decisions, None)).text()
     families = {each.name: each for each in text_string_to_metric_families(text)}
@@ -52,7 +56,7 @@ def test_an_agent_tells_of_the_stores_that_it_serves_and_two_for_one_purpose_are
     SYSTEM.forget(Servers)  # what other tests have left open
     moment = count(0.0, 2.0)  # what is younger than a second is told again
     monkeypatch.setattr("time.monotonic", lambda: next(moment))
-    figures, health = AgentFigures(2, 0, run="a", backend="parallel"), Health(MainThreadHeartbeat(), 1.0)
+    figures, health = AgentFigures(request("a"), 0), Health(MainThreadHeartbeat(), 1.0)
     figures.publish(health, lambda: (AgentStateMachine(Limits(workers=1), host="a", pid=1), None), str)
 
     def told(purpose: str) -> dict[str, float]:
@@ -122,7 +126,7 @@ FAILURE = Failure(0, "a", 0, 0, 1, 1)
 def test_a_round_is_counted_under_what_led_to_it(
     heard: list[events.Event], over: Literal["", "lost", "asked", "came"], cause: str
 ) -> None:
-    figures = AgentFigures(2, 3, run="a", backend="b")
+    figures = AgentFigures(request("a"), 3)
     decisions = AgentStateMachine(Limits(workers=1, max_restarts=3), host="a", pid=1)
     decisions.begin()
     for event in [events.Joined(0), *heard, events.RestartAllowed(), events.Joined(0)]:
@@ -141,7 +145,7 @@ def test_a_round_is_counted_under_what_led_to_it(
 
 
 def test_a_node_that_stays_without_a_place_is_in_no_round() -> None:
-    figures, decisions = AgentFigures(2, 0, run="a", backend="b"), AgentStateMachine(Limits(workers=1), host="a", pid=1)
+    figures, decisions = AgentFigures(request("a"), 0), AgentStateMachine(Limits(workers=1), host="a", pid=1)
     decisions.begin()
     for told, nodes in (
         ([events.Joined(0)], 2),

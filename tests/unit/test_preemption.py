@@ -24,7 +24,7 @@ from rdzv_launcher.python_api.launching import RelayedSignals
 from rdzv_launcher.python_api.results import LaunchStopped
 from rdzv_launcher.run.options import RunOptions
 from rdzv_launcher.run.preemption import node as node_module
-from rdzv_launcher.run.preemption.node import Agreement, NodeNotices, NoticeBoard, NoticeMessage, Report, word_of
+from rdzv_launcher.run.preemption.node import Agreement, NodeNotices, NoticeBoard, NoticeMessage, Report, read_message
 from rdzv_launcher.run.preemption.settings import read_notice
 from rdzv_launcher.run.supervisor import supervisor_process
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
@@ -188,9 +188,9 @@ def test_a_notice_after_one_whose_time_is_over_is_a_new_one(
     [{"node": True}, {"seconds": float("nan")}, {"seconds": 1e9}, {"do": "propose", "step": 0}, {"step": 2**62}],
 )
 def test_nonsense_is_no_word_and_no_report(change: dict[str, Any]) -> None:
-    assert word_of(asdict(WORD)) == WORD
+    assert read_message(asdict(WORD)) == WORD
     with pytest.raises(ValueError, match="n"):
-        word_of(asdict(WORD) | change)
+        read_message(asdict(WORD) | change)
     with pytest.raises(ValueError, match="Report"):
         checked(asdict(Report(1, 2, 0, 0, 0, False, False)) | {"at": -2}, Report)
 
@@ -341,7 +341,7 @@ def test_a_node_tells_of_its_notice_until_node_rank_0_has_heard(
     answers = [of_others, [RpcResponse(0, "h", 1, answer=asdict(replace(zero, round=6)))]]
 
     def ask(kind: str, arguments: Any, timeout: float) -> list[RpcResponse]:
-        asked.append(word_of(arguments))
+        asked.append(read_message(arguments))
         if len(asked) == 1:
             raise ConnectionLost("for a moment")
         return answers.pop(0) if answers else [RpcResponse(0, "h", 1, answer=asdict(zero))]
@@ -358,7 +358,7 @@ def test_a_node_tells_of_its_notice_until_node_rank_0_has_heard(
 
 @pytest.mark.parametrize("name", ["SIGRTMIN", "XCPU", "WINCH", "ALRM", "CHLD"])
 def test_what_would_kill_the_processes_beside_the_agent_is_no_notice(name: str) -> None:
-    with pytest.raises(UsageError, match=f"SIG{name.removeprefix('SIG')} cannot be a notice"):
+    with pytest.raises(UsageError, match=f"SIG{name.removeprefix('SIG')} cannot be used"):
         read_notice(RunOptions(preempt_grace=60.0, notice_signals=f"TERM,{name}"))
     told = read_notice(RunOptions(preempt_grace=60.0, notice_signals="HUP,INT,QUIT,TERM,USR1,USR2")).signals
     assert {*told} <= {*supervisor_process.DEAF_TO}, "all others ignore what is a notice"

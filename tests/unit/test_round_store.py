@@ -256,7 +256,7 @@ WRONG = [json.dumps(INFO | each) for each in ({"role": 1}, {"rank": 2}, {"rank":
 def test_a_node_that_says_nonsense_of_itself_is_named(written: str) -> None:
     store = dist.HashStore()
     store.set(f"{ROLE_INFO}1", written)
-    with pytest.raises(RendezvousFailed, match=r"node rank 1 has written under 'torchelastic/role_info/1'") as raised:
+    with pytest.raises(RendezvousFailed, match=r"from node rank 1 under 'torchelastic/role_info/1'") as raised:
         exchange(store, RoleInfo("a", 0, 1), 2, SYSTEM)
     assert len(str(raised.value)) < 400
     assert not store.check([f"{ASSIGNED_RANKS}0"]), "nobody is given ranks then"
@@ -270,7 +270,7 @@ CANNOT_BE += ["[0, 4, 0, 5]", "[0.0, 4, 0, 4]", '{"a": 0, "b": 4, "c": 0, "d": 4
 def test_ranks_that_cannot_be_are_refused(written: str) -> None:
     store = dist.HashStore()
     store.set(f"{ASSIGNED_RANKS}1", written)
-    with pytest.raises(RendezvousFailed, match=r"node rank 0 has written under 'torchelastic/assigned_ranks/1'"):
+    with pytest.raises(RendezvousFailed, match=r"from node rank 0 under 'torchelastic/assigned_ranks/1'"):
         exchange(store, RoleInfo("a", 1, 2), 2, SYSTEM)
 
 

@@ -129,7 +129,7 @@ def test_stacks_without_an_end_are_cut_and_what_nodes_wrote_steers_no_terminal()
 def test_an_answer_that_is_none_is_a_node_without_one(garbage: Any) -> None:
     workers, (silent,) = read([RpcResponse(3, "host-3", 12, garbage)])
     assert (workers, silent.name) == ([], "node 3 on host-3 (pid 12)")
-    assert silent.problem.startswith("has answered with something that cannot be read")
+    assert silent.problem.startswith("sent an answer that cannot be read")
 
 
 def test_a_node_without_workers_is_no_silent_one() -> None:
@@ -178,7 +178,7 @@ def test_where_nothing_can_be_written_the_log_has_it(sleeper: int, tmp_path: Pat
     with caplog.at_level(logging.WARNING, "rdzv_launcher"):
         stacks.store("have not ended", 60)
     (record,) = caplog.records
-    assert "cannot be written: Not a directory" in record.getMessage()
+    assert f"cannot write {logs}/" in record.getMessage()
     assert "in here" in record.getMessage()
 
 

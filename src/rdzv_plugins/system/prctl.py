@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 
 _PDEATHSIG, _SET_NAME, _GET_NAME, _CHILD_SUBREAPER, _PTRACER = 1, 15, 16, 36, 0x59616D61
@@ -15,12 +16,13 @@ def adopt_orphans() -> None:
     _prctl(_CHILD_SUBREAPER, 1)
 
 
-def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """Have this process get that signal when the thread that started it ends, even after an exec.
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> bool:
+    """Have this process get that signal when the thread of ``parent`` that started it ends, even after an exec.
 
-    The caller checks that its parent still lives.
+    False if ``parent`` has ended already, which is too late for the signal.
     """
     _prctl(_PDEATHSIG, int(number))
+    return os.getppid() == parent
 
 
 def let_trace(pid: int) -> None:

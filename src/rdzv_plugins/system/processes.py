@@ -7,6 +7,7 @@ on the machine. If there are no such lists, every process is asked for its paren
 from __future__ import annotations
 
 import os
+import signal
 
 TYPE_CHECKING = False  # as in ``rdzv_plugins``
 if TYPE_CHECKING:
@@ -100,6 +101,11 @@ def read_file(pid: int, name: str) -> bytes:
 def command(pid: int) -> str:
     """The command line of a process; empty if it cannot be read."""
     return read_file(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
+
+
+def ended_by(code: int) -> str:
+    """How a process ended, in words: by its exit code or, if that is negative, by a signal."""
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def children_now() -> Callable[[int], list[int]]:

@@ -61,8 +61,7 @@ def apart(tests: Callable[[Journal], int], report: str | None) -> int:
         signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
         parent, child = os.getpid(), os.fork()
         if child == 0:
-            prctl.die_with_parent()
-            if os.getppid() != parent:
+            if not prctl.die_with_parent(parent):
                 os._exit(1)
             _run(tests, Journal(file))
         status, received = _wait(child)

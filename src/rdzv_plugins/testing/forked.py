@@ -95,7 +95,7 @@ class Forked:
 def _become(connection: Connection, output: Path, variables: Mapping[str, str], path: list[str], *told: Any) -> None:
     """Turn this fork into a process of its own."""
     os.setsid()  # Ctrl-C is for the tests, which then end what they have started
-    prctl.die_with_parent()
+    prctl.die_with_parent(os.getppid())
     tests = multiprocessing.parent_process()
     if tests is None or not tests.is_alive():  # then the program that forks may have ended before
         os._exit(1)

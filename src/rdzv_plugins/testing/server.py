@@ -32,8 +32,7 @@ _ENDS_WITH_PARENT = (
     "import os, sys\n"
     "sys.path.append(sys.argv[1])\n"
     "from rdzv_plugins.system import prctl\n"
-    "prctl.die_with_parent()\n"
-    "if os.getppid() != int(sys.argv[2]): sys.exit(1)\n"
+    "if not prctl.die_with_parent(int(sys.argv[2])): sys.exit(1)\n"
     "os.execvp(sys.argv[3], sys.argv[3:])\n"
 )
 _ROOT = str(Path(rdzv_plugins.__path__[0]).parent)

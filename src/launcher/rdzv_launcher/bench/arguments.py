@@ -327,9 +327,10 @@ def run_all(steps: Sequence[tuple[str, ...]], out: Path) -> int:
     ``MissingDependency``; and ``RdzvError`` at the end if a benchmark has failed: the others have run, and the report
     contains what there is.
     """
-    from rdzv_launcher.bench.children import die_with_me, ended_by
+    from rdzv_launcher.bench.children import die_with_me
     from rdzv_launcher.bench.page import require_libraries, write_report
     from rdzv_launcher.bench.results import SUFFIX, read_results, require_writable
+    from rdzv_plugins.system.processes import ended_by
 
     require_libraries()
     require_writable(out)

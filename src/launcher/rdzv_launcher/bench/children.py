@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 from rdzv_launcher.bench.points import DidNotFinish
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.system import prctl
-from rdzv_plugins.system.processes import children_now, read_stat
+from rdzv_plugins.system.processes import children_now, ended_by, read_stat
 from rdzv_plugins.testing.processes import MARK, clean_environment, kill, marked
 
 C = TypeVar("C", bound="Child")
@@ -158,11 +158,6 @@ def serve(connection: Connection, first: Any, answer: Callable[..., Any] = dict)
             connection.send(error)
 
 
-def ended_by(code: int) -> str:
-    """How a process ended, in words: by its exit code or, if that is negative, by a signal."""
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-
-
 def die_with_me(number: int = signal.SIGKILL) -> Callable[[], None]:
     """Called by the parent; it returns a function for the child, to use as ``preexec_fn`` or after a fork.
 
@@ -171,8 +166,7 @@ def die_with_me(number: int = signal.SIGKILL) -> Callable[[], None]:
     parent = os.getpid()
 
     def arrange() -> None:
-        prctl.die_with_parent(number)
-        if os.getppid() != parent:  # too late for the signal
+        if not prctl.die_with_parent(parent, number):
             os._exit(1)
 
     return arrange

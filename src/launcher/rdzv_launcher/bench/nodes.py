@@ -34,7 +34,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from rdzv_launcher.bench.backends import REFERENCES, TORCH_STATIC
-from rdzv_launcher.bench.children import die_with_me, ended_by, exact_cpu_seconds
+from rdzv_launcher.bench.children import die_with_me, exact_cpu_seconds
 from rdzv_launcher.bench.points import DidNotFinish
 from rdzv_plugins.coordination import CoordinationBackend
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
@@ -43,6 +43,7 @@ from rdzv_plugins.interfaces import Capability, Request, TorchHandler
 from rdzv_plugins.kvstore.native.limits import raise_file_limit
 from rdzv_plugins.registry import PluginHost
 from rdzv_plugins.registry.create import create_rendezvous, prepare
+from rdzv_plugins.system.processes import ended_by
 from rdzv_plugins.testing.counts import LEAD, Asked, counted
 from rdzv_plugins.testing.harness import ServiceCounts
 

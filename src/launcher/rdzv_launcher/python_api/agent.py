@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from rdzv_launcher.console import drain_stderr, open_standard_streams, setup_logging
 from rdzv_launcher.python_api.results import write_whole
 from rdzv_launcher.run.importing import importing_torch
+from rdzv_launcher.run.options import RunOptions
 from rdzv_launcher.run.supervisor.messages import Inherited
 from rdzv_launcher.run.supervisor.worker_process import let_go_of_handlers
 from rdzv_launcher.run.workers.environment import ERROR_FILE
@@ -29,6 +30,7 @@ from rdzv_launcher.run.workers.failures import WorkerFailure, describe, worker_f
 from rdzv_launcher.run.workers.spec import Kind, Program
 from rdzv_plugins.errors import LimitTooLow, RdzvError, debug_wanted
 from rdzv_plugins.system import prctl
+from rdzv_plugins.system.processes import ended_by
 
 if TYPE_CHECKING:
     from rdzv_launcher.run.launch import Ending
@@ -50,8 +52,8 @@ Function = Callable[[int], int]
 class Order(Struct, frozen=True):
     """What the process of one launch is told: the function, its arguments and its settings."""
 
-    arguments: tuple[str, ...]
-    """The command line, without the program's name."""
+    options: RunOptions
+    """As from a command line."""
     directory: str
     """The directory for the answer, and for everything that belongs to the call."""
     caller: int
@@ -144,8 +146,7 @@ class Agent:
     @property
     def how_it_ended(self) -> str:
         """How the process of a launch ended, in words."""
-        code = os.waitstatus_to_exitcode(self._status or 0)
-        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return ended_by(os.waitstatus_to_exitcode(self._status or 0))
 
     def _lives(self) -> bool:
         if self._status is None:
@@ -224,9 +225,8 @@ def _be_agent(order: Order, function: Function | None) -> None:
     """Run the agent. Does not return: this process ends without running exit handlers that others have registered."""
     code = 1
     try:
-        prctl.die_with_parent()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # otherwise ends of children could not be waited for
-        if os.getppid() == order.caller:
+        if prctl.die_with_parent(order.caller):
             _answer(order, function)
             code = 0
     finally:
@@ -253,13 +253,11 @@ def _answer(order: Order, function: Function | None) -> None:
 
 def _prepare(order: Order, function: Function | None) -> tuple[Preparation, Any]:
     """The launch, with what the caller has said in other ways than by flags; and the caller's ``LogsSpecs``, if any."""
-    from rdzv_launcher.run.parser import build_parser
     from rdzv_launcher.run.preparation import Preparation
 
-    args = build_parser().parse(order.arguments)
     with importing_torch():
         logs_specs = pickle.loads(order.logs_specs) if order.logs_specs else None
-        start = Preparation(args).take_all_steps()
+        start = Preparation(order.options).take_all_steps()
     if start.request.idle:
         return start, logs_specs
     spec = replace(start.spec, prefix_template=order.prefix_template)
@@ -301,7 +299,7 @@ def _sendable(error: Exception) -> RdzvError:
         except Exception:
             pass
         return RdzvError(str(error), remedy=error.remedy)
-    return RdzvError(f"the launch met an internal error: {type(error).__name__}: {error}", remedy="Please report it.")
+    return RdzvError(f"internal error of the launch: {type(error).__name__}: {error}", remedy="Please report it.")
 
 
 def _open_descriptors() -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""The settings of a launch from Python, as torch's class has them, and the command line that says the same.
+"""The settings of a launch from Python, as torch's class has them, and the options of ``rdzv-run`` that say the same.
 
 Names and defaults are those of torch's class, which is accepted, too. Where an error names a flag, ``blaming_fields``
 names the field.
@@ -7,7 +7,6 @@ names the field.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 import re
 import uuid
@@ -15,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rdzv_launcher.run.options import KEYS, OPTIONS, RunOptions, flag_of
+from rdzv_launcher.run.options import KEYS, OPTIONS, RunOptions, flag_of, kind_of
 from rdzv_launcher.run.workers.spec import Std
 from rdzv_plugins.errors import RdzvError, UsageError
 
@@ -32,28 +31,6 @@ class DefaultLogsSpecs:
     """The streams that go to files and are also shown, for all workers or by local rank."""
     local_ranks_filter: set[int] | None = None
     """The local ranks whose output is shown; None: all."""
-
-    @property
-    def root_log_dir(self) -> str:
-        """For torch's ``launch_agent``, which takes our ``LaunchConfig``, too: the directory of the files."""
-        return str(self._of_torch.root_log_dir)
-
-    def reify(self, envs: dict[int, dict[str, str]]) -> Any:
-        """The same: the files of a round."""
-        return self._of_torch.reify(envs)
-
-    @functools.cached_property
-    def _of_torch(self) -> Any:
-        from torch.distributed.elastic import multiprocessing
-
-        def torchs(streams: Std | Mapping[int, Std]) -> Any:
-            if isinstance(streams, Mapping):
-                return {rank: multiprocessing.Std(int(each)) for rank, each in streams.items()}
-            return multiprocessing.Std(int(streams))
-
-        return multiprocessing.DefaultLogsSpecs(
-            self.log_dir, torchs(self.redirects), torchs(self.tee), self.local_ranks_filter
-        )
 
 
 @dataclass
@@ -130,7 +107,7 @@ def as_ours(config: Any) -> LaunchConfig:
             values[each.name] = value
         elif value != each.default:
             raise UsageError(
-                f"LaunchConfig.{each.name}={value!r}: this rdzv-plugins is too old to have it",
+                f"LaunchConfig.{each.name}={value!r}: this rdzv-plugins is too old to know it",
                 remedy="Leave it out, or look for a newer release of rdzv-plugins.",
             )
     values["rdzv_configs"] = dict(values.get("rdzv_configs") or {})
@@ -163,8 +140,8 @@ _NO_FLAGS = ("logs_specs", "log_line_prefix_template")
 """Fields that have an option's name, and are handed over otherwise."""
 
 
-def flags_of(config: LaunchConfig) -> list[str]:
-    """The flags; variables named PET_... do not count, as in torch. Raises ``UsageError`` that names the field."""
+def options_of(config: LaunchConfig) -> RunOptions:
+    """The options; variables named PET_... do not count, as in torch. Raises ``UsageError`` that names the field."""
     for name in ("min_nodes", "max_nodes", "max_restarts"):
         _require(config, name, isinstance(getattr(config, name), int), "a whole number")
     _require(config, "monitor_interval", isinstance(config.monitor_interval, int | float), "a number of seconds")
@@ -175,8 +152,8 @@ def flags_of(config: LaunchConfig) -> list[str]:
         "nnodes": f"{config.min_nodes}:{config.max_nodes}",
         "rdzv_id": config.run_id or (uuid.uuid4().hex if config.max_nodes == 1 else ""),
         "rdzv_conf": _conf(config),
-        "duplicate_stdout_filters": _listed(config.duplicate_stdout_filters),
-        "duplicate_stderr_filters": _listed(config.duplicate_stderr_filters),
+        "duplicate_stdout_filters": list(config.duplicate_stdout_filters or ()) or None,
+        "duplicate_stderr_filters": list(config.duplicate_stderr_filters or ()) or None,
         "exit_barrier_timeout": _seconds(os.environ.get(_BARRIER, "")),
         "numa_binding": _numa(config),
         **_logs(config.logs_specs),
@@ -185,8 +162,13 @@ def flags_of(config: LaunchConfig) -> list[str]:
     if rank != "-1":  # torch's own value for an unknown rank
         _require(config, "rdzv_configs", rank.isdecimal(), "a rank with a number in 'rank'")
         values["node_rank"] = rank
-    given = {name: value for name, value in values.items() if value not in (None, False, "") or name in _EVEN_EMPTY}
-    return [flag_of(name) if value is True else f"{flag_of(name)}={value}" for name, value in given.items()]
+    options = RunOptions()
+    for name, value in values.items():
+        if value not in (None, False, "") or name in _EVEN_EMPTY:
+            kind, _ = kind_of(name)
+            setattr(options, name, value if kind == list[str] else kind(value))
+            options.given[name] = flag_of(name)
+    return options
 
 
 def has_own_logs(specs: Any) -> bool:
@@ -217,12 +199,8 @@ def _conf(config: LaunchConfig) -> str:
         values["timeout"] = config.rdzv_timeout
     for key, value in values.items():
         if "," in f"{key}{value}" or "=" in str(key):
-            raise UsageError(f"LaunchConfig.rdzv_configs: {key!r}: {value!r} has a comma in it, or its key a '='")
+            raise UsageError(f"LaunchConfig.rdzv_configs: {key!r}: {value!r} contains a comma, or its key contains '='")
     return ",".join(f"{key}={value}" for key, value in values.items())
-
-
-def _listed(texts: Any) -> str:
-    return ",".join(text.replace(",", ",,") for text in texts or ())
 
 
 def _seconds(text: str) -> str:
@@ -237,7 +215,7 @@ def _numa(config: LaunchConfig) -> str:
         return ""
     if config.start_method == "fork":
         raise UsageError(
-            "LaunchConfig.numa_options: what is forked is bound as its caller is",
+            "LaunchConfig.numa_options: forked workers keep the binding of their caller",
             remedy="Use start_method='spawn', or leave out numa_options.",
         )
     mode = getattr(config.numa_options, "affinity_mode", config.numa_options)

@@ -60,7 +60,7 @@ def write_function(
     except Exception as error:
         raise UsageError(
             f"{name_of(function)} and its arguments cannot be pickled for workers that are spawned: {error}",
-            remedy="A function for them is defined in a module, not in another function, and no lambda. Or use "
+            remedy="Define the function in a module, not in another function or as a lambda. Or use "
             "start_method='fork'.",
         ) from error
     finally:
@@ -112,7 +112,7 @@ def _require_importable(function: Callable[..., Any]) -> None:
     if getattr(main, "__spec__", None) is not None or os.path.isfile(path or ""):
         return
     raise UsageError(
-        f"{name_of(function)} is defined in a notebook or at a prompt, and workers that are spawned cannot import it",
+        f"{name_of(function)} is defined in a notebook or at a prompt, so spawned workers cannot import it",
         remedy="Use start_method='fork' (before this process uses an accelerator), or put the function into a module.",
     )
 

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from rdzv_launcher.python_api.agent import Agent, Answer, Function, Order, interpreter
-from rdzv_launcher.python_api.config import LaunchConfig, as_ours, blaming_fields, flags_of, has_own_logs
+from rdzv_launcher.python_api.config import LaunchConfig, as_ours, blaming_fields, has_own_logs, options_of
 from rdzv_launcher.python_api.function import Call, name_of, write_function
 from rdzv_launcher.python_api.results import (
     AgentLost,
@@ -65,7 +65,7 @@ class elastic_launch:  # torch's name
         if sys.platform == "win32":
             raise RdzvError("elastic_launch does not run on Windows", remedy="Use Linux (also under WSL).")
         if self._health is not None:
-            raise UsageError("elastic_launch has no health_check_server of others", remedy="Leave it out.")
+            raise UsageError("elastic_launch does not support a health_check_server", remedy="Leave it out.")
         if not callable(self._entrypoint) and not (isinstance(self._entrypoint, str) and self._entrypoint):
             raise UsageError(
                 f"elastic_launch was given {self._entrypoint!r} to run",
@@ -112,28 +112,29 @@ class _Launch:
     def _prepare(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Order, Function | None]:
         """Prepare the launch. Raises ``UsageError``."""
         config = self._config
-        flags = flags_of(config)
-        if not any(flag.startswith("--log-dir=") for flag in flags):
-            flags.append(f"--log-dir={self._directory}/logs")  # here the error files outlive the launch
+        options = options_of(config)
+        options.log_dir = options.log_dir or f"{self._directory}/logs"  # here the error files outlive the launch
+        options.training_script = _literally(_SPAWNED)
         parts: dict[str, Any] = {"prefix_template": config.log_line_prefix_template or ""}
         if has_own_logs(config.logs_specs):
             parts["logs_specs"] = _pickled_logs(config.logs_specs)
         function: Function | None = None
         if isinstance(self._entrypoint, str):
             if keywords:
-                raise UsageError(f"{self._entrypoint} is a program, which takes no keywords: {', '.join(keywords)}")
-            flags += ["--no-python", self._entrypoint, *map(str, arguments)]
+                raise UsageError(
+                    f"{self._entrypoint} is a program, which takes no keyword arguments: {', '.join(keywords)}"
+                )
+            options.no_python, options.training_script = True, self._entrypoint
+            options.training_script_args = list(map(str, arguments))
         elif config.start_method == "fork":
-            flags += [_literally(_SPAWNED)]
             function = Call(self._entrypoint, tuple(arguments), dict(keywords), self._results.directory).run
         else:
             file = f"{self._directory}/function"
             parts["descriptors"] = write_function(file, self._entrypoint, arguments, keywords, self._results.directory)
-            flags += [_literally(_SPAWNED)]
             parts["command"] = (*interpreter(), "-u", _literally(_SPAWNED), _literally(file), "${local_rank}")
             if config.start_method == "forkserver":
                 parts["forkserver"] = _preloaded()
-        return Order(tuple(flags), self._directory, os.getpid(), path=tuple(sys.path), **parts), function
+        return Order(options, self._directory, os.getpid(), path=tuple(sys.path), **parts), function
 
     def _read(self, agent: Agent, arrived: signal.Signals | None) -> dict[int, Any]:
         """The results of the launch. Raises its error if it has one."""
@@ -180,8 +181,7 @@ class _Launch:
             return self._results.returned(pid)
         except Exception as error:
             raise ResultLost(
-                f"{name_of(self._entrypoint)}: what rank {rank} has returned cannot be read here: "
-                f"{type(error).__name__}: {error}"
+                f"{name_of(self._entrypoint)}: cannot read what rank {rank} returned: {type(error).__name__}: {error}"
             ) from error
 
 

@@ -68,14 +68,14 @@ class AgentLost(RdzvError):
     """
 
     exit_code = 71  # EX_OSERR
-    remedy_text = "If nobody has killed it, look for the out-of-memory killer: dmesg, or the events of the container."
+    remedy_text = "If nobody killed it, look for the out-of-memory killer: dmesg, or the events of the container."
 
 
 class ResultLost(RdzvError):
     """A worker's result cannot be read here, for example because its class cannot be imported."""
 
     exit_code = 65  # EX_DATAERR
-    remedy_text = "Return what pickle can bring back in the caller: numbers, strings, lists, arrays, tensors."
+    remedy_text = "Return what can be unpickled in the caller: numbers, strings, lists, arrays, tensors."
 
 
 class WorkerTraceback(Exception):
@@ -126,7 +126,7 @@ class Results:
             raise
         except Exception as error:
             raise TypeError(
-                f"the function returned a {type(value).__qualname__}, which pickle cannot bring to the caller: "
+                f"the function returned a {type(value).__qualname__}, which cannot be pickled for the caller: "
                 f"{error}. Return what can be pickled, or nothing and write it to a file"
             ) from error
 

@@ -14,7 +14,7 @@ from rdzv_launcher.run.health import Health, readiness
 from rdzv_launcher.run.metrics import STORE, Metric, MetricsPage, Reading, read_stores, reading
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.clock import now
-from rdzv_plugins.interfaces import RoundEvent
+from rdzv_plugins.interfaces import Request, RoundEvent
 from rdzv_plugins.kvstore.native.server import servers_here, version
 
 INFO = Metric("rdzv_agent", "info", "The job that this agent is part of.", ("run", "backend", "version"))
@@ -65,14 +65,13 @@ class _Times:
 class AgentFigures(Observer):
     """The figures of an agent. Counted by its main thread, read by any."""
 
-    def __init__(self, max_nodes: int, max_restarts: int, *, run: str, backend: str) -> None:
-        """``max_nodes`` and ``max_restarts`` are those of --nnodes and --max-restarts."""
-        self._max_nodes, self._max_restarts = max_nodes, max_restarts
+    def __init__(self, request: Request, max_restarts: int) -> None:
+        self._max_nodes, self._max_restarts = request.max_nodes, max_restarts
         self._over_cause = ""
         """Why the round of the last start was over, as the rendezvous reported; empty if nobody knows."""
         self._by_others = False
         """The rendezvous knows more than ``_cause`` says."""
-        self._info = {"run": run, "backend": backend, "version": version()}
+        self._info = {"run": request.run_id, "backend": request.backend, "version": version()}
         self._times = _Times("joining", now())
         self._in_round = False
         """The node works in its newest round, or has done so to the end."""
@@ -101,7 +100,6 @@ class AgentFigures(Observer):
         health.tell_by(ready, MetricsPage((*AGENT, *STORE), read))
 
     def saw(self, event: RoundEvent) -> None:
-        """Take an event from the rendezvous; see ``TellEvent``."""
         if event.kind == "over" and not self._over_cause:
             self._over_cause = event.cause
 

@@ -83,17 +83,17 @@ def _address(start: Checked) -> str:
     request = start.request
     if request.local_addr and not is_own_address(request.local_addr):
         logger.warning(
-            "--local-addr=%s is not an address of this machine, which is right only behind address translation",
+            "--local-addr=%s is not an address of this machine, which works only behind address translation",
             request.local_addr,
         )
     if request.max_nodes == 1:
         return "there is no other node"
     if is_only_local(request.endpoint):
         logger.warning(
-            "nodes on other machines cannot reach --rdzv-endpoint=%s: give an address of this one, on all nodes",
+            "nodes on other machines cannot reach --rdzv-endpoint=%s: use one of this machine's, on all nodes",
             request.endpoint,
         )
-    return f"this node is {request.local_addr or default_address()} for others"
+    return f"others reach this node at {request.local_addr or default_address()}"
 
 
 def _endpoint(start: Checked) -> str:
@@ -110,7 +110,7 @@ def _worker_ports(start: Checked) -> str:
         raise NotKnown(f"backend {start.entry.backend.name!r} has no option worker_ports")
     ports = options.worker_ports
     if ports.last == 0:
-        return "any free one is taken for the workers' store"
+        return "the workers' store takes any free port"
     if request.node_rank:
         raise NotKnown("node rank 0 serves the workers' store, not this node")
     host = "127.0.0.1" if request.standalone or is_only_local(request.endpoint) else ""
@@ -162,7 +162,7 @@ def check(args: RunOptions) -> int:
         start = Checked(args, held)
         for each in CHECKS:
             if broken := [name for name in each.after if name in out]:
-                _say("skipped", each.name, f"it builds on: {', '.join(broken)}")
+                _say("skipped", each.name, f"it depends on: {', '.join(broken)}")
                 out.add(each.name)
             elif code := _made(each, start):
                 codes[each.name] = code

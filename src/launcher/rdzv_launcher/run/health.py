@@ -9,12 +9,11 @@ few kilobytes, there are only a few at a time, and one too many costs the oldest
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import re
-import selectors
 import socket
-import time
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -22,7 +21,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from rdzv_launcher.run.agent.state_machine import Stage
-from rdzv_launcher.run.pulse import MainThreadHeartbeat
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.errors import AddressInUse, MissingDependency
 from rdzv_plugins.kvstore.sockets.listening import bind
@@ -30,14 +28,15 @@ from rdzv_plugins.options import PortRange
 from rdzv_plugins.runtime import OwnThread
 
 if TYPE_CHECKING:
+    from rdzv_launcher.run.agent.loop import MainThreadHeartbeat
     from rdzv_launcher.run.metrics import MetricsPage
 
 logger = logging.getLogger(__name__)
 
 _SAYS: dict[Stage, str] = {
     "stopping": "the workers of this node are being stopped",
-    "asking": "the workers of this node have failed: the others are asked whether a node was lost",
-    "counting": "the workers of this node have failed: whether there is a restart for the job is being asked",
+    "asking": "the workers of this node have failed: asking the others whether a node was lost",
+    "counting": "the workers of this node have failed: asking whether the job has a restart left",
     "delaying": "the workers of this node have failed, and are about to be restarted",
     "finding": "the workers of this node have failed, and no restart is left",
     "ended": "this node is about to end",
@@ -49,7 +48,7 @@ def readiness(stage: Stage, group: WorkerGroup | None, waits_for: str) -> tuple[
     if stage == "joining":
         return False, f"waits for other nodes: {waits_for}" if waits_for else "waits for other nodes"
     if stage in _SAYS or group is None:
-        return False, _SAYS.get(stage, "this node has no workers: the job goes on, or is done, without it")
+        return False, _SAYS.get(stage, "this node has no workers: the job continues, or is done, without it")
     where = f"node {group.group_rank} of {group.group_world_size}, workers: {group.local_world_size}"
     if stage == "working":
         return True, f"works: {where}"
@@ -85,16 +84,16 @@ def metrics_answer(metrics: MetricsPage) -> Answer:
     except MissingDependency as error:
         return Answer(_NOT_INSTALLED, f"{error}. {error.remedy}")
     except Exception as error:
-        logger.debug("the metrics cannot be told", exc_info=True)
-        return Answer(_FAILED, f"the metrics cannot be told: {type(error).__name__}: {error}")
+        logger.debug("cannot read the metrics", exc_info=True)
+        return Answer(_FAILED, f"cannot read the metrics: {type(error).__name__}: {error}")
 
 
 class Health:
     """The health of one agent. Any thread may ask it."""
 
-    def __init__(self, pulse: MainThreadHeartbeat, patience: float) -> None:
+    def __init__(self, heartbeat: MainThreadHeartbeat, patience: float) -> None:
         """``patience``: by how many seconds the main thread may be later than it has said."""
-        self._pulse, self._patience = pulse, patience
+        self._heartbeat, self._patience = heartbeat, patience
         self._readiness: Callable[[], tuple[bool, str]] = lambda: (False, "this node is about to join the others")
         self._metrics: MetricsPage | None = None
 
@@ -116,9 +115,9 @@ class Health:
         return Answer(_NOT_FOUND, f"there are {ALIVE}, {READY} and {METRICS}")
 
     def _alive(self) -> Answer:
-        overdue = self._pulse.overdue()
+        overdue = self._heartbeat.overdue()
         if overdue > self._patience:
-            place = self._pulse.place()
+            place = self._heartbeat.place()
             where = f", at {place}" if place else ""
             return Answer(_UNAVAILABLE, f"the agent's main thread has stood still for {overdue:.0f} s{where}")
         return Answer(_OK, f"alive: {self._state()[1]}")
@@ -127,8 +126,8 @@ class Health:
         try:
             return self._readiness()
         except Exception as error:  # from a plug-in, which is asked what it waits for: the agent lives nevertheless
-            logger.debug("the state of this agent cannot be told", exc_info=True)
-            return False, f"what this agent waits for cannot be told: {type(error).__name__}: {error}"
+            logger.debug("cannot read the state of this agent", exc_info=True)
+            return False, f"cannot tell what this agent waits for: {type(error).__name__}: {error}"
 
 
 # as much of HTTP as a probe needs: http.server has a thread for each connection, a limit of time for each read and none
@@ -177,38 +176,24 @@ _SECONDS = 5.0
 """The time for one connection, from beginning to end."""
 _MOST = 32
 """The most connections at a time."""
-_PAUSE_S = 1.0
-"""The pause before the next connection is accepted, if no descriptors are left for it."""
-
-
-class _Connection:
-    """What one client has sent, and the part of the answer that it has not taken yet."""
-
-    def __init__(self, client: socket.socket) -> None:
-        self.client = client
-        self.received = b""
-        self.reply: bytes | None = None
-        self.until = time.monotonic() + _SECONDS
 
 
 class HealthServer:
-    """Serves from ``open`` to ``close``. Its methods are for one thread."""
+    """Serves from ``open`` to ``close``, on a thread and an event loop of its own."""
 
     def __init__(self, answer: Callable[[str], Answer], listener: socket.socket) -> None:
         """Takes over ``listener``.
 
         ``answer`` is called on the server's thread with the path of each request; raises nothing, waits for nobody.
         """
-        self._answer, self._listener = answer, listener
-        self._listener.setblocking(False)
-        self._connections: dict[socket.socket, _Connection] = {}
-        self._accept_at = 0.0
-        self._wake_r, self._wake_w = socket.socketpair()
-        self._selector = selectors.DefaultSelector()
-        for each in (self._wake_r, self._listener):
-            self._selector.register(each, selectors.EVENT_READ)
-        self._closed = False
-        self._thread = OwnThread(target=self._run, name="rdzv-health")
+        self._answer, self.port = answer, int(listener.getsockname()[1])
+        self._clients: dict[asyncio.Task[None], None] = {}
+        """The oldest first."""
+        self._closing = asyncio.Event()
+        self._loop = asyncio.new_event_loop()
+        # no descriptors are left, say: it accepts again a second later
+        self._loop.set_exception_handler(lambda _, context: logger.debug("the health port: %s", context["message"]))
+        self._thread = OwnThread(target=self._run, args=(listener,), name="rdzv-health")
         self._thread.start()
 
     @staticmethod
@@ -217,95 +202,57 @@ class HealthServer:
         try:
             return HealthServer(health.answer, bind("", PortRange(port, port), f"--health-port={port}"))
         except (AddressInUse, OSError) as error:
-            logger.warning("%s; this agent's health cannot be asked there, and the job goes on", error)
+            logger.warning("%s; the health endpoint is disabled, and the job continues", error)
             return None
 
-    @property
-    def port(self) -> int:
-        return int(self._listener.getsockname()[1])
-
     def close(self) -> None:
-        self._closed = True
-        self._wake_w.send(b"x")
+        self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join()
-        for each in (*self._connections, self._listener, self._wake_r, self._wake_w):
-            each.close()
-        self._selector.close()
 
-    def _run(self) -> None:
-        while not self._closed:
-            try:
-                self._turn()
-            except Exception:  # the next request has to be answered, whatever went wrong
-                logger.exception("the thread that tells how this process is met an error")
-                time.sleep(_PAUSE_S)
+    def _run(self, listener: socket.socket) -> None:
+        with contextlib.closing(self._loop):
+            self._loop.run_until_complete(self._serve_all(listener))
 
-    def _turn(self) -> None:
-        now = time.monotonic()
-        times = [each.until for each in self._connections.values()]
-        if self._accept_at:
-            times.append(self._accept_at)
-        for key, _ in self._selector.select(max(0.0, min(times) - now) if times else None):
-            if key.fileobj is self._listener:
-                self._accept()
-            elif key.fileobj is not self._wake_r:
-                connection = self._connections.get(key.fileobj)  # type: ignore[call-overload]
-                if connection is not None:  # otherwise it had to make room
-                    self._serve(connection)
-        now = time.monotonic()
-        if self._accept_at and now >= self._accept_at:
-            self._accept_at = 0.0
-            self._selector.register(self._listener, selectors.EVENT_READ)
-        for connection in [each for each in self._connections.values() if now >= each.until]:
-            self._drop(connection)
+    async def _serve_all(self, listener: socket.socket) -> None:
+        server = await asyncio.start_server(self._serve, sock=listener, limit=MOST_BYTES)
+        await self._closing.wait()
+        server.close()
+        for each in self._clients:
+            each.cancel()
+        await asyncio.gather(*self._clients, return_exceptions=True)
+        await asyncio.sleep(0)  # their connections are closed then
 
-    def _accept(self) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one client, within the time for that; one client too many costs the oldest its place."""
+        task = asyncio.current_task()
+        assert task is not None
+        if len(self._clients) >= _MOST:
+            oldest = next(iter(self._clients))
+            del self._clients[oldest]
+            oldest.cancel()
+        self._clients[task] = None
         try:
-            client, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionError, InterruptedError):
-            return
-        except OSError as error:  # no descriptors: the selector would report it again and again
-            logger.debug("a connection to the health port was not accepted: %s", error)
-            self._selector.unregister(self._listener)
-            self._accept_at = time.monotonic() + _PAUSE_S
-            return
-        if len(self._connections) >= _MOST:
-            self._drop(next(iter(self._connections.values())))
-        client.setblocking(False)
-        self._connections[client] = _Connection(client)
-        self._selector.register(client, selectors.EVENT_READ)
-
-    def _serve(self, connection: _Connection) -> None:
-        try:
-            if connection.reply is None:
-                self._receive(connection)
-            if connection.reply is not None:
-                connection.reply = connection.reply[connection.client.send(connection.reply) :]
-                if not connection.reply:
-                    self._drop(connection)
-        except (BlockingIOError, InterruptedError):
+            await asyncio.wait_for(self._reply(reader, writer), _SECONDS)
+        except (OSError, asyncio.TimeoutError):  # it is gone, or slow
             pass
-        except OSError:  # it is gone
-            self._drop(connection)
+        except Exception:  # the next request has to be answered, whatever went wrong
+            logger.exception("error in the health server")
+        finally:
+            self._clients.pop(task, None)
+            writer.transport.abort()
 
-    def _receive(self, connection: _Connection) -> None:
-        data = connection.client.recv(MOST_BYTES)
-        connection.received += data
-        wanted = read_request(connection.received)
-        if wanted is None:
-            if not data:  # it has hung up
-                self._drop(connection)
-            return
+    async def _reply(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received = b""
+        while (wanted := read_request(received)) is None:
+            if not (data := await reader.read(MOST_BYTES)):  # it has hung up
+                return
+            received += data
         if wanted.refused:
-            connection.reply = response(wanted.refused, "not a request that is answered here")
+            reply = response(wanted.refused, "unsupported request")
         else:
             answer = self._answer(wanted.path)
-            connection.reply = response(answer.status, answer.text, kind=answer.kind, head=wanted.head)
-        self._selector.modify(connection.client, selectors.EVENT_WRITE)
-
-    def _drop(self, connection: _Connection) -> None:
-        if self._connections.pop(connection.client, None) is not None:
-            self._selector.unregister(connection.client)
-            with contextlib.suppress(OSError):  # whatever it still sends must not cost it the answer
-                connection.client.shutdown(socket.SHUT_WR)
-            connection.client.close()
+            reply = response(answer.status, answer.text, kind=answer.kind, head=wanted.head)
+        writer.transport.set_write_buffer_limits(0)  # ``drain`` waits for all of it
+        writer.write(reply)
+        await writer.drain()
+        writer.write_eof()  # whatever the client still sends must not cost it the answer

@@ -8,7 +8,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from rdzv_launcher.run.agent import steps
 from rdzv_launcher.run.agent.events import Hung
 from rdzv_launcher.run.agent.failures import RetryLimits
 from rdzv_launcher.run.agent.fence import Fence
-from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Settings
+from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, MainThreadHeartbeat, Observer, Settings
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
 from rdzv_launcher.run.agent.state_machine import Limits
 from rdzv_launcher.run.agent.steps import ExitOutcomes
@@ -28,9 +28,9 @@ from rdzv_launcher.run.importing import importing_torch
 from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.preemption.node import NodeNotices
 from rdzv_launcher.run.preparation import Preparation
-from rdzv_launcher.run.pulse import MainThreadHeartbeat
 from rdzv_launcher.run.run_directory import RunDirectory
-from rdzv_launcher.run.stacks.node import Node, NodeStacks, Worker
+from rdzv_launcher.run.stacks.node import Node, NodeStacks
+from rdzv_launcher.run.stacks.node import Worker as NodeWorker
 from rdzv_launcher.run.supervisor.descendants import ProcessTag, mark_children
 from rdzv_launcher.run.supervisor.in_worker import asked
 from rdzv_launcher.run.supervisor.messages import Inherited, OwnedResources, Start
@@ -39,7 +39,6 @@ from rdzv_launcher.run.workers.environment import (
     ERROR_FILE,
     FILE_TIMER,
     TIMER_FILE,
-    Addition,
     preload_of,
     prepare_starts,
 )
@@ -53,10 +52,10 @@ from rdzv_launcher.run.workers.failures import (
 from rdzv_launcher.run.workers.output.log_files import Layout, LogFiles
 from rdzv_launcher.run.workers.output.output import Output
 from rdzv_launcher.run.workers.spec import NO_EVENTS, Kind
-from rdzv_launcher.run.workers.worker_group import WorkerGroup
+from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.errors import PeerFailed
 from rdzv_plugins.interfaces import Failure, Outcome, RoundEvent
-from rdzv_plugins.questions import HANG, LOG, NOTICE, STANDSTILL, VITALS, NodeRpc, RpcRequest
+from rdzv_plugins.questions import HANG, LOG, NOTICE, STANDSTILL, VITALS, RpcRequest
 from rdzv_plugins.registry.create import create_rendezvous
 from rdzv_plugins.registry.rendezvous import Rendezvous
 from rdzv_plugins.runtime import SYSTEM
@@ -95,15 +94,13 @@ def launch(start: Preparation, inherited: Inherited | None = None, logs_specs: A
     """
     if start.spec.nproc > 1 and "OMP_NUM_THREADS" not in os.environ:
         logger.info("OMP_NUM_THREADS=1 for each worker (torchrun's default); set it to use more threads")
-    events = _events(start)
     with RunDirectory() as directory, contextlib.ExitStack() as at_end:
-        grounds = Grounds(start, inherited, logs_specs, directory, at_end)
+        context = LaunchContext(start, inherited, logs_specs, directory, at_end)
         try:
             start.host.report_problems()
-            with grounds.signals.raising(), importing_torch():
+            with context.signals.raising(), importing_torch():
                 rendezvous = create_rendezvous(start.host, start.entry, start.request, start.directories)
         except Interrupted as stop:  # before there were workers
-            grounds.supervisor.close()
             end = steps.End(128 + int(stop.sigval), Outcome("failed"), signal=stop.sigval)
             if stop.sigval in start.notice.signals:
                 end = ExitOutcomes(socket.gethostname(), os.getpid()).preempted(None, None)
@@ -111,13 +108,10 @@ def launch(start: Preparation, inherited: Inherited | None = None, logs_specs: A
                 raise end.error from None
             logger.warning("%s: stopped", stop)
             return Ending(end)
-        except BaseException:
-            grounds.supervisor.close()
-            raise
-        return Launch(start, grounds, rendezvous, events).run()
+        return Launch(start, context, rendezvous).run()
 
 
-class Grounds:
+class LaunchContext:
     """What an agent has before it has a rendezvous: inbox, signals, files, and first of all its supervisor."""
 
     def __init__(
@@ -128,8 +122,19 @@ class Grounds:
         directory: RunDirectory,
         at_end: contextlib.ExitStack,
     ) -> None:
-        """What has to be closed when the launch has ended, except the supervisor, is left to ``at_end``."""
+        """What has to be closed when the launch has ended is left to ``at_end``."""
         self.directory, self.inherited = directory, inherited
+        self.events: AgentEvents | None = None
+        if start.spec.event_log_handler != NO_EVENTS:  # otherwise nobody wants to hear of torch's events
+            from rdzv_launcher.run.agent_events import AgentEvents  # torch's
+
+            self.events = AgentEvents(start.spec, start.request.backend)
+        self.timer: FileTimer | None = None
+        if {FILE_TIMER, TIMER_FILE} & os.environ.keys():  # torch's watchdog for workers
+            from rdzv_launcher.run.workers.torch_classes import FileTimer  # most launches do not need it
+
+            log_event = None if self.events is None else self.events.watchdog
+            self.timer = FileTimer(start.spec.run_id, os.environ, directory.path, log_event)
         self.layout: Layout = LogFiles(start.spec, directory.logs)
         if start.spec.logs_specs or logs_specs:
             from rdzv_launcher.run.workers.torch_classes import ThirdPartyLogs  # what most launches do not need
@@ -141,98 +146,119 @@ class Grounds:
         self.page = RoundPage()
         at_end.callback(self.page.close)
         self.mark = os.urandom(16).hex()
-        self._start = start
+        preload, ignored = preload_of(start.spec, os.environ), start.notice.ignored
+        owned = OwnedResources(self.page.fd, self.mark, directory.path)
+        self.new_supervisor: Callable[[], Supervisor] = lambda: Supervisor(preload, inherited, ignored, owned, SYSTEM)
+        """Makes a supervisor for this launch: the first one, or one in place of another that is lost."""
         rest_stderr()  # something may have been logged
-        self.supervisor = (
-            self.new_supervisor()
-        )  # before anything has made a thread: then it is a fork, no new interpreter
-        self.pulse = MainThreadHeartbeat(SYSTEM)
-        self.health = _health(start, self.pulse, at_end)
+        # before anything has made a thread: then it is a fork, no new interpreter
+        self.supervisor = self.new_supervisor()
+        at_end.callback(self.supervisor.close)  # if that has not been done
+        self.heartbeat = MainThreadHeartbeat(SYSTEM)
+        self.health: Health | None = None
+        if start.args.health_port:
+            from rdzv_launcher.run.health import Health, HealthServer  # most launches do not need it
 
-    def new_supervisor(self) -> Supervisor:
-        """A supervisor for this launch: the first one, or one in place of another that is lost."""
-        preload, ignored = preload_of(self._start.spec, os.environ), self._start.notice.ignored
-        return Supervisor(
-            preload, self.inherited, ignored, OwnedResources(self.page.fd, self.mark, self.directory.path), SYSTEM
-        )
+            self.health = Health(self.heartbeat, start.args.health_timeout)
+            if (server := HealthServer.open(self.health, start.args.health_port)) is not None:
+                at_end.callback(server.close)
 
 
 class Launch:
     """One agent's life, from its handler to its exit code."""
 
-    def __init__(
-        self, start: Preparation, grounds: Grounds, rendezvous: Rendezvous, events: AgentEvents | None
-    ) -> None:
-        """``events`` None: no handler of torch's events wants to hear of this launch."""
-        self._by_hand, self._rendezvous, self._events = grounds.inherited is None, rendezvous, events
-        self._spec = spec = start.spec
-        handler = rendezvous.handler
-        self._farewell = ""
-        self._directory = grounds.directory
-        self._timeline = _timeline(start)
-        figures = None if grounds.health is None else _figures(start)
-        if told := [each for each in (self._timeline, figures) if each is not None]:
-            handler.tell_events(lambda event: _tell_all(told, event))
-        self._monitor = WorkerMonitor(Path(grounds.directory.path, "pipes"), self._wrote)
+    def __init__(self, start: Preparation, context: LaunchContext, rendezvous: Rendezvous) -> None:
+        self._by_hand, self._farewell = context.inherited is None, ""
+        self._spec, self._directory, self._rendezvous = start.spec, context.directory, rendezvous
+        self._timer, self._events = context.timer, context.events
+        handler, inbox = rendezvous.handler, context.inbox
+        self._timeline: Recorder | None = None
+        if start.args.timeline:  # after the supervisor, a fork that must not have threads
+            from rdzv_launcher.run.timeline import Recorder  # most launches do not need it
+
+            self._timeline = Recorder.open(start.args.timeline, start.request.run_id, start.request.backend)
+        figures: AgentFigures | None = None
+        if context.health is not None:
+            from rdzv_launcher.run.agent_metrics import AgentFigures  # most launches do not need it
+
+            figures = AgentFigures(start.request, self._spec.max_restarts)
+        observers: list[Observer] = [each for each in (self._timeline, figures, self._events) if each is not None]
+        if observers:
+            handler.tell_events(lambda event: _tell_all(observers, event))
+        self._monitor = WorkerMonitor(Path(context.directory.path, "pipes"), self._wrote)
         on_first = None if self._timeline is None else self._wrote
-        self._output = Output(spec, grounds.layout, self._monitor.attach, on_first, grounds.directory.ensure)
+        self._output = Output(self._spec, context.layout, self._monitor.attach, on_first, context.directory.ensure)
         on_request = start.args.worker_stacks or start.args.hang_timeout > 0
-        self._stacks = NodeStacks(self._node, grounds.directory.path, logs=self._output.root, on_request=on_request)
-        mark_children(grounds.mark)
-        self._fence = Fence(
-            handler.holding,
-            grounds.page,
-            ProcessTag(grounds.mark),
-            signal_below=lambda number: self._workers.signal_below(number),
-            on_kill=lambda: self._workers.fenced(),
-            runtime=SYSTEM,
-        )
+        self._stacks = NodeStacks(self._node, context.directory.path, logs=self._output.root, on_request=on_request)
+        mark_children(context.mark)
+        self._fence = self._make_fence(context)
         self._workers = NodeWorkers(
-            spec,
-            grounds.supervisor,
-            grounds.new_supervisor,
+            self._spec,
+            context.supervisor,
+            context.new_supervisor,
             self._fence,
             self._monitor,
             self._output,
             self._stacks,
-            grounds.inbox,
+            inbox,
             self._starts,
             SYSTEM,
-            timer=_file_timer(start, grounds.directory, events),
         )
-        notice = start.notice
-        self._notices = NodeNotices(
-            spec.nproc,
-            grounds.directory.path,
-            start.request.min_nodes,
-            notice.grace,
-            grounds.inbox.put,
-            lambda: None if notice.to_workers is None else self._workers.notify(notice.to_workers),
-            handler.questions,
-        )
+        self._notices = self._make_notices(start, context)
         self._loop = AgentLoop(
             _settings(start),
             rendezvous,
             self._workers,
-            grounds.inbox,
-            grounds.signals,
+            inbox,
+            context.signals,
             SYSTEM,
             on_late=lambda why: self._stacks.store_of_peers(handler.questions, why),
-            pulse=grounds.pulse,
+            heartbeat=context.heartbeat,
             give_notice=self._notices.give,
-            observers=[each for each in (self._timeline, figures, events) if each is not None],
+            observers=observers,
         )
-        if figures is not None and grounds.health is not None:
-            figures.publish(grounds.health, lambda: (self._loop.decisions, self._loop.group), handler.waits_for)
-        self._hangs = _watch_for_hangs(start, self._stacks, handler.questions, grounds.inbox)
+        if figures is not None and context.health is not None:
+            figures.publish(context.health, lambda: (self._loop.decisions, self._loop.group), handler.waits_for)
+        self._hangs: HangWatch | None = None
+        if start.args.hang_timeout > 0:
+            from rdzv_launcher.run.hangs.watch import HangWatch  # most launches do not need it
+
+            limit, nproc, asks = start.args.hang_timeout, self._spec.nproc, handler.questions
+            self._hangs = HangWatch(limit, nproc, self._stacks, asks, lambda *hung: inbox.put(Hung(*hung)))
         if handler.questions is not None:
             handler.questions.answer_with(self._answer)
+
+    def _make_fence(self, context: LaunchContext) -> Fence:
+        return Fence(
+            self._rendezvous.handler.holding,
+            context.page,
+            ProcessTag(context.mark),
+            signal_below=lambda number: self._workers.signal_below(number),
+            on_kill=lambda: self._workers.fenced(),
+            runtime=SYSTEM,
+        )
+
+    def _make_notices(self, start: Preparation, context: LaunchContext) -> NodeNotices:
+        notice = start.notice
+        return NodeNotices(
+            self._spec.nproc,
+            context.directory.path,
+            start.request.min_nodes,
+            notice.grace,
+            context.inbox.put,
+            lambda: None if notice.to_workers is None else self._workers.notify(notice.to_workers),
+            self._rendezvous.handler.questions,
+        )
 
     def run(self) -> Ending:
         """Run the agent to its end, and say how it ended. Raises what ended it, if that says more than a code."""
         well = False
         try:
-            end = self._loop.run()
+            try:
+                end = self._loop.run()
+            finally:
+                if self._timer is not None:
+                    self._timer.stop()
             well = end.exit_code == 0 and end.error is None
             first = end.error.failure if isinstance(end.error, PeerFailed) else end.outcome.failure
             self._record(end, first)
@@ -259,32 +285,32 @@ class Launch:
             for each in filter(Path.is_dir, Path(logs).glob("*")):
                 shutil.rmtree(each, ignore_errors=True)
         elif self._by_hand and not self._farewell and _has_logs(logs):
-            say("rdzv-run", f"the workers' logs are in {logs} (--log-dir=DIR chooses another directory)")
+            say("rdzv-run", f"worker logs are in {logs} (--log-dir=DIR chooses another directory)")
 
     def _wrote(self, local_rank: int) -> None:
         """Note a worker's first line; called by the thread that has seen it."""
         if self._timeline is not None:
             self._timeline.wrote(local_rank, self._loop.group)
 
-    def _starts(self, group: WorkerGroup, timer: Mapping[str, str]) -> Sequence[Start]:
-        """What is started for a round. Workers get the variables of the ``timer`` and of all here, each over those
-        before it.
-        """
+    def _starts(self, group: WorkerGroup) -> Sequence[Start]:
+        """What is started for a round."""
+        timer = {} if self._timer is None else self._timer.start()
         barrier = {}
         if self._spec.program.kind is Kind.PATH:
             from rdzv_launcher.run.workers.run_path import BARRIER
 
             barrier = {BARRIER: f"{self._directory.path}/barrier"}
-        additions: Sequence[Addition] = (
-            lambda group, worker, own: timer,
-            lambda group, worker, own: self._rendezvous.worker_env(own),
-            lambda group, worker, own: self._fence.environment,
-            lambda group, worker, own: self._stacks.environment,
-            lambda group, worker, own: barrier,
-            lambda group, worker, own: {} if self._hangs is None else self._hangs.environment(worker.global_rank),
-            lambda group, worker, own: self._notices.environment(group, worker.local_rank, own),
-            lambda group, worker, own: asked(own),  # the last: it goes by what the others have asked for
-        )
+
+        def additions(worker: Worker, own: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
+            yield timer
+            yield self._rendezvous.worker_env(own)
+            yield self._fence.environment
+            yield self._stacks.environment
+            yield barrier
+            yield {} if self._hangs is None else self._hangs.environment(worker.global_rank)
+            yield self._notices.environment(group, worker.local_rank, own)
+            yield asked(own)  # the last: it goes by what the others have asked for
+
         use_agent_store = self._rendezvous.handler.use_agent_store
         return prepare_starts(self._spec, group, self._output, use_agent_store, additions)
 
@@ -300,7 +326,7 @@ class Launch:
             host,
             agent,
             group.group_rank,
-            tuple(Worker(each.global_rank, each.local_rank, pids[each.local_rank]) for each in here),
+            tuple(NodeWorker(each.global_rank, each.local_rank, pids[each.local_rank]) for each in here),
             own,
             nodes=group.group_world_size,
             generation=group.generation,
@@ -311,13 +337,11 @@ class Launch:
         """Like ``questions.Answer``. What most jobs are never asked is imported when it is."""
         if question.arguments.get("of") not in (None, [socket.gethostname(), os.getpid()]):  # another node is meant
             return {}
-        if question.kind == VITALS:
-            from rdzv_launcher.run.node_stats import vitals
+        if question.kind in (VITALS, LOG):
+            from rdzv_launcher.run.node_stats import log_tail, vitals
 
-            return vitals(self._node(), self._loop.decisions)
-        if question.kind == LOG:
-            from rdzv_launcher.run.node_stats import log_tail
-
+            if question.kind == VITALS:
+                return vitals(self._node(), self._loop.decisions)
             return log_tail(question.arguments, self._node(), self._output.files, self._monitor.kept)
         if question.kind == NOTICE:
             return self._notices.answer(question)
@@ -343,7 +367,7 @@ class Launch:
         elif end.error is not None:
             raise end.error
         elif end.signal is not None:
-            logger.warning("got %s: the workers of this node were stopped", end.signal.name)
+            logger.warning("got %s: stopped the workers of this node", end.signal.name)
         elif end.outcome.failure is not None:
             self._summarise(end.outcome.failure, self._loop.failures, end.outcome.why)
             self._hand_to_scheduler(end.outcome.failure)
@@ -395,65 +419,9 @@ def _settings(start: Preparation) -> Settings:
     )
 
 
-def _events(start: Preparation) -> AgentEvents | None:
-    """Who tells torch's events, if somebody wants to hear of them. Raises ``UsageError``."""
-    if start.spec.event_log_handler == NO_EVENTS:
-        return None
-    from rdzv_launcher.run.agent_events import AgentEvents  # torch's
-
-    return AgentEvents(start.spec, start.request.backend)
-
-
-def _file_timer(start: Preparation, directory: RunDirectory, events: AgentEvents | None) -> FileTimer | None:
-    """torch's watchdog for workers, if a variable asks for one."""
-    if not {FILE_TIMER, TIMER_FILE} & os.environ.keys():
-        return None
-    from rdzv_launcher.run.workers.torch_classes import FileTimer  # most launches do not need it
-
-    return FileTimer(start.spec.run_id, os.environ, directory.path, None if events is None else events.watchdog)
-
-
-def _health(start: Preparation, pulse: MainThreadHeartbeat, at_end: contextlib.ExitStack) -> Health | None:
-    """Who answers on --health-port from now on, if it can be opened."""
-    if not start.args.health_port:
-        return None
-    from rdzv_launcher.run.health import Health, HealthServer  # most launches do not need it
-
-    health = Health(pulse, start.args.health_timeout)
-    if (server := HealthServer.open(health, start.args.health_port)) is not None:
-        at_end.callback(server.close)
-    return health
-
-
-def _timeline(start: Preparation) -> Recorder | None:
-    """Open the timeline, if there is one. This comes after the supervisor, a fork that must not have threads."""
-    if not start.args.timeline:
-        return None
-    from rdzv_launcher.run.timeline import Recorder  # most launches do not need it
-
-    return Recorder.open(start.args.timeline, start.request.run_id, start.request.backend)
-
-
-def _tell_all(observers: Sequence[Recorder | AgentFigures], event: RoundEvent) -> None:
+def _tell_all(observers: Sequence[Observer], event: RoundEvent) -> None:
     for each in observers:
         each.saw(event)
-
-
-def _figures(start: Preparation) -> AgentFigures:
-    from rdzv_launcher.run.agent_metrics import AgentFigures  # most launches do not need it
-
-    request = start.request
-    return AgentFigures(request.max_nodes, start.spec.max_restarts, run=request.run_id, backend=request.backend)
-
-
-def _watch_for_hangs(
-    start: Preparation, stacks: NodeStacks, questions: NodeRpc | None, inbox: Inbox
-) -> HangWatch | None:
-    if start.args.hang_timeout <= 0:
-        return None
-    from rdzv_launcher.run.hangs.watch import HangWatch  # most launches do not need it
-
-    return HangWatch(start.args.hang_timeout, start.spec.nproc, stacks, questions, lambda *hung: inbox.put(Hung(*hung)))
 
 
 def _has_logs(directory: str) -> bool:

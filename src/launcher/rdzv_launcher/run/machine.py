@@ -35,13 +35,13 @@ def require_files(workers: int) -> str:
         needed = len(os.listdir("/proc/self/fd")) + _FILES_OF_AGENT + _FILES_OF_WORKER * workers
     except OSError as error:
         raise LimitTooLow(
-            f"/proc cannot be read ({(error.strerror or str(error)).lower()}), and rdzv-run finds its workers there",
+            f"cannot read /proc ({(error.strerror or str(error)).lower()}), where rdzv-run finds its workers",
             remedy="Mount it: mount -t proc proc /proc.",
         ) from None
     try:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     except OSError as error:
-        return f"up to {needed} open files are needed; how many are allowed is not known: {error.strerror}"
+        return f"up to {needed} open files are needed; the limit is not known: {error.strerror}"
     found = f"up to {needed} open files are needed, {'any number' if hard == resource.RLIM_INFINITY else hard} allowed"
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return found
@@ -66,9 +66,7 @@ def require_processes(workers: int) -> str:
     try:
         soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
     except OSError as error:
-        return (
-            f"at least {needed} processes and threads are needed; how many are allowed is not known: {error.strerror}"
-        )
+        return f"at least {needed} processes and threads are needed; the limit is not known: {error.strerror}"
     if os.getuid() == 0 or soft == resource.RLIM_INFINITY or soft - _threads() >= needed:  # it does not bind root
         return f"at least {needed} processes and threads are needed"
     used = _threads_of(os.getuid())
@@ -107,7 +105,7 @@ def require_temporary() -> str:
         return tempfile.gettempdir()
     except FileNotFoundError as error:
         raise LimitTooLow(
-            f"no temporary file can be written: {error.strerror}",
+            f"cannot write temporary files: {error.strerror}",
             remedy="Free some space there, or name another directory: TMPDIR=DIRECTORY.",
         ) from None
 
@@ -138,7 +136,7 @@ def require_log_dir(path: str) -> str:
     except OSError as error:
         kind = LimitTooLow if error.errno in NO_SPACE else UsageError
         raise kind(
-            f"--log-dir={path}: nothing can be written in {there}: {(error.strerror or str(error)).lower()}",
+            f"--log-dir={path}: cannot write in {there}: {(error.strerror or str(error)).lower()}",
             remedy="Give a directory in which this user may write, with space left.",
         ) from None
     if free < _LITTLE:

@@ -68,7 +68,7 @@ def check_installed() -> None:
         import prometheus_client  # noqa: F401
     except ImportError as error:
         raise MissingDependency(
-            f"metrics are written by prometheus_client, which cannot be imported: {error}",
+            f"metrics need prometheus_client, which cannot be imported: {error}",
             remedy="pip install 'rdzv-plugins[metrics]', and start this process again.",
         ) from error
 

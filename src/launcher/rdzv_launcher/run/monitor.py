@@ -160,7 +160,7 @@ def _lack_of_space(path: str) -> tuple[str, ...]:
         write_a_page(os.path.dirname(path))
     except OSError as error:
         if error.errno in NO_SPACE:
-            return (f"(rdzv-run: {error.strerror}: {path}, so there may have been more)",)
+            return (f"(rdzv-run: {error.strerror}: {path}; output may be missing)",)
     return ()
 
 
@@ -290,7 +290,7 @@ class WorkerMonitor:
                 try:
                     self._handle(ready)
                 except Exception:  # the workers' stderr has to be read, whatever went wrong
-                    logger.exception("the monitor of the workers met an error")
+                    logger.exception("error in the monitor of the workers")
 
     def _handle(self, ready: list[int]) -> None:
         for pipe in [*self._pipes.values(), *self._old_pipes]:

@@ -17,7 +17,7 @@ from rdzv_plugins.options import option, strip_none
 from rdzv_plugins.system.preflight import NAMES, USUAL
 
 _STREAMS = "0 none, 1 stdout, 2 stderr, 3 both; or by local rank, as in 0:1,1:3"
-_FILTERS = "that have one of these texts in them to a file; ,, is a comma"
+_FILTERS = "that contain one of these texts to a file; ,, is a comma"
 
 
 def flag(
@@ -77,12 +77,12 @@ class RunOptions(argparse.Namespace):
 
     rdzv_backend: str | None = flag(
         None,
-        "what brings the nodes together; rdzv backends lists them (default static)",
+        "the rendezvous backend; rdzv backends lists them (default static)",
         "NAME",
         section="rendezvous: how nodes meet",
         decides=("backend",),
     )
-    rdzv_endpoint: str = flag("", "where they meet", "HOST:PORT", decides=("endpoint",))
+    rdzv_endpoint: str = flag("", "where the nodes meet", "HOST:PORT", decides=("endpoint",))
     rdzv_id: str | None = flag(None, "the name of the job, the same on all nodes", "NAME", decides=("run_id",))
     rdzv_conf: str = flag("", "options of the backend", "KEY=VALUE,...", decides=("conf",))
     local_addr: str | None = flag(
@@ -168,22 +168,22 @@ class RunOptions(argparse.Namespace):
 
     exit_barrier_timeout: float = flag(
         300.0,
-        "after this time, a node that is done waits only for nodes known to be alive (default 300)",
+        "how long a finished node waits for all others, and not only for those known to be alive (default 300)",
         "SECONDS",
         also="TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT",
         section="rdzv-run options",
     )
     preload: str = flag(
         "",
-        "import these once, while the nodes meet, and fork the workers of every round from there, for example torch",
+        "import these once, while the nodes meet, and fork the workers of every round from there; for example torch",
         "MODULE[,MODULE...]",
         also="RDZV_PRELOAD",
         key=True,
     )
     hang_timeout: float = flag(
         0.0,
-        "a job hangs if no worker makes progress for this long: all stacks are stored, the rank that differs is named, "
-        "and the workers are restarted, or the job ends with 80; 0: off",
+        "treat the job as hung after this long without progress: store all stacks, name the rank that differs, and "
+        "restart the workers, or end the job with 80; 0: off",
         "SECONDS",
         also="RDZV_HANG_TIMEOUT",
         key=True,
@@ -191,7 +191,7 @@ class RunOptions(argparse.Namespace):
     )
     health_port: int = flag(
         0,
-        "answer /healthz, /readyz and /metrics by HTTP on this port; 0: on none",
+        "serve /healthz, /readyz and /metrics over HTTP on this port; 0: off",
         "PORT",
         also="TORCHELASTIC_HEALTH_CHECK_PORT",
         key=True,
@@ -199,12 +199,12 @@ class RunOptions(argparse.Namespace):
         maximum=65535,
     )
     health_timeout: float = key(
-        60.0, help="how long the agent's main thread may be stuck before /healthz says so", unit="s", minimum=1
+        60.0, help="how long the agent's main thread may be stuck before /healthz reports it", unit="s", minimum=1
     )
     preflight: str = flag(
         "",
-        "before each round nodes test themselves: one that is broken or slow is named and left out if the others "
-        f"are enough; alone it is all checks, else some of {', '.join(NAMES)}",
+        "test the nodes before each round; broken or slow ones are named, and left out if enough others remain; "
+        f"without a value all checks, else some of {', '.join(NAMES)}",
         "CHECK,...",
         also="RDZV_PREFLIGHT",
         key=True,
@@ -212,8 +212,8 @@ class RunOptions(argparse.Namespace):
     )
     preempt_grace: float = flag(
         0.0,
-        "the time that a node about to be taken away has: the workers of all nodes are told first, so that they can "
-        "save, and the node ends with 81; 0: a signal stops its workers",
+        "time between a preemption notice and the end of the node: the workers of all nodes are notified so that they "
+        "can save, and the node exits with 81; 0: a signal stops the workers at once",
         "SECONDS",
         also="RDZV_PREEMPT_GRACE",
         key=True,
@@ -222,7 +222,7 @@ class RunOptions(argparse.Namespace):
     )
     notice_signals: str = flag(
         "SIGTERM",
-        "with --preempt-grace: the signals that give notice, for example USR1 with Slurm's --signal=USR1@120 (default "
+        "with --preempt-grace: the signals that are a notice, for example USR1 with Slurm's --signal=USR1@120 (default "
         "SIGTERM)",
         "SIGNAL[,SIGNAL...]",
         also="RDZV_NOTICE_SIGNALS",
@@ -230,7 +230,7 @@ class RunOptions(argparse.Namespace):
     )
     worker_notice_signal: str = flag(
         "",
-        "send workers this signal when there is a notice; none by default",
+        "send this signal to the workers at a notice; none by default",
         "SIGNAL",
         also="RDZV_WORKER_NOTICE_SIGNAL",
         key=True,
@@ -256,14 +256,14 @@ class RunOptions(argparse.Namespace):
     )
     leave_background: bool = flag(
         False,
-        "leave alone what workers have started in sessions of its own (setsid, daemons) when this node ends; otherwise "
-        "it is told to end by SIGTERM, has --shutdown-timeout for that, and is named",
+        "when this node ends, leave processes alone that workers started in sessions of their own (setsid, daemons); "
+        "otherwise they are named, get SIGTERM, and have --shutdown-timeout to end",
         also="RDZV_LEAVE_BACKGROUND",
         key=True,
     )
     log_prefix: bool = flag(
         False,
-        "show the workers' lines with HOST:RANK in front (or --log-line-prefix-template), and identical lines once; "
+        "prefix the workers' lines with HOST:RANK (or --log-line-prefix-template), and show identical lines once; "
         "they go to files, too, as with --tee",
         key=True,
     )
@@ -274,20 +274,20 @@ class RunOptions(argparse.Namespace):
     )
     log_timestamps: Literal["none", "screen"] = flag(
         "none",
-        "whether workers' lines get the time in front on the screen (--tee, --log-prefix; default none)",
+        "prefix the workers' lines on the screen with the time (--tee, --log-prefix; default none)",
         key=True,
     )
     worker_stacks: bool = flag(
         False,
-        "have workers write their stacks when rdzv stacks asks, for where no debugger may look, and let the agent read "
-        "them under Yama: code of ours in the workers, as with --hang-timeout",
+        "have workers write their stacks when rdzv stacks asks, where no debugger may look, and let the agent read "
+        "them under Yama; runs code of ours in the workers, as --hang-timeout does",
         also="RDZV_WORKER_STACKS",
         key=True,
     )
     timeline: str = flag(
         "",
-        "write what happens on this node, and when, to its own file in this directory: rdzv timeline DIR shows what "
-        "each interruption cost",
+        "record what happens on this node, and when, in a file of its own in this directory; rdzv timeline DIR shows "
+        "what each interruption cost",
         "DIR",
         also="RDZV_TIMELINE",
         key=True,
@@ -299,7 +299,8 @@ class RunOptions(argparse.Namespace):
         decides=("backend",),
     )
     check: bool = flag(
-        False, "report what can be known before the start, line by line, and exit: nothing is started or left behind"
+        False,
+        "check what can be checked before the start, one line for each check, and exit: nothing is started",
     )
     rdzv_no_plugin: list[str] | None = flag(
         None,

@@ -161,7 +161,7 @@ def _from_text(name: str, variable: str, text: str) -> Any:
     except ValueError:
         raise UsageError(f"{variable}={text}: not a valid {kind.__name__}") from None
     if choices is not None and value not in choices:
-        raise UsageError(f"{variable}={text} is none of {', '.join(choices)}")
+        raise UsageError(f"{variable}={text} is not one of {', '.join(choices)}")
     return value
 
 
@@ -190,7 +190,7 @@ class Parser(argparse.ArgumentParser):
             raise UsageError(f"{unknown} is no longer a flag of rdzv-run", remedy=instead)
         if unknown and _torch_knows(unknown):
             raise UsageError(
-                f"{unknown} is a flag of the installed torchrun, and this rdzv-run is too old to have it",
+                f"{unknown} is a flag of the installed torchrun, but this rdzv-run is too old to know it",
                 remedy="Leave it out, or look for a newer release of rdzv-plugins.",
             )
         super().error(f"unrecognized arguments: {unknown}{self._similar(unknown)}" if unknown else message)

@@ -91,7 +91,9 @@ class Preparation:
     def check_script(self) -> str:
         check_script(self.args)
         for word in flags_behind_script(self.args):
-            logger.warning("%s comes after the script: %s gets it, rdzv-run does not", word, self.args.training_script)
+            logger.warning(
+                "%s comes after the script, so %s gets it, and not rdzv-run", word, self.args.training_script
+            )
         return str(self.args.training_script)
 
     def check_signals(self) -> str:
@@ -107,14 +109,14 @@ class Preparation:
         """Check the directories for temporary files and for the workers' logs."""
         temporary = require_temporary()
         if not self.directories:
-            return f"temporary files, and what workers are told to log, go to {temporary}"
+            return f"temporary files and worker logs go to {temporary}"
         return f"temporary files go to {temporary}, logs to {require_log_dir(self.directories[0])}"
 
     def read_flags_of_workers(self) -> str:
         """Read what the flags say about the workers and their logs."""
         with blaming(self.args):
             self.spec = read_spec(self.args, self.request)
-        return "those about workers and logs can be read"
+        return "the flags for workers and logs are valid"
 
 
 STEPS: tuple[Callable[[Preparation], str], ...] = (

@@ -92,21 +92,21 @@ def check_script(args: RunOptions) -> None:
     python = os.environ.get("PYTHON_EXEC", sys.executable)
     if not args.no_python and not shutil.which(python):
         raise UsageError(
-            f"the workers' Python, PYTHON_EXEC={python}, is not there, or may not be run",
-            remedy="Name another one, or unset the variable: it is then that of rdzv-run.",
+            f"the workers' Python, PYTHON_EXEC={python}, does not exist or is not executable",
+            remedy="Name another one, or unset the variable to use that of rdzv-run.",
         )
     if args.module and script.endswith(".py") and os.path.isfile(script):
         raise UsageError(f"-m {script}: that is a file, not the name of a module", remedy="Leave -m out.")
     if args.module or script == "-":
         return  # only the workers' Python knows where it looks for modules
     if args.no_python:
-        why = "" if shutil.which(script) else "there is no such program, or it may not be run"
+        why = "" if shutil.which(script) else "there is no such program, or it is not executable"
     elif os.path.isdir(script):
         why = "" if os.path.exists(f"{script}/__main__.py") else "it is a directory without __main__.py"
     elif os.access(script, os.R_OK):
         why = ""
     else:
-        why = "it may not be read" if os.path.exists(script) else "there is no such file"
+        why = "it is not readable" if os.path.exists(script) else "there is no such file"
     if why:
         raise UsageError(f"the script {script} cannot be run: {why}", remedy=_instead_of(script, args))
 
@@ -134,29 +134,29 @@ def _check_times(args: RunOptions) -> None:
         raise UsageError(f"--exit-barrier-timeout={args.exit_barrier_timeout:g} must be more than 0 seconds")
     if 0 < args.hang_timeout < _LEAST_HANG_S:
         raise UsageError(
-            f"--hang-timeout={args.hang_timeout:g} cannot be the time-out for hangs",
-            remedy=f"{_LEAST_HANG_S:g} s or more; 0 for none. More than the longest time for which all ranks may wait.",
+            f"--hang-timeout={args.hang_timeout:g} is too short",
+            remedy=f"Use {_LEAST_HANG_S:g} s or more, and longer than all ranks may have to wait; 0 switches it off.",
         )
 
 
 def _check_run_id(run_id: str) -> None:
     if "/" in run_id:
         raise UsageError(
-            f"--rdzv-id={run_id}: torch names the directories of the workers' logs by it: it cannot have a slash",
+            f"--rdzv-id={run_id} must not contain '/': it becomes part of a directory name",
             remedy="Use another character, for example a dot.",
         )
     try:
         size = len(run_id.encode())
     except UnicodeEncodeError:  # surrogates in place of what this locale could not decode
         raise UsageError(
-            f"--rdzv-id={run_id!a} cannot be read with the encoding of this environment",
+            f"--rdzv-id={run_id!a} cannot be decoded with the encoding of this environment",
             remedy="Set LC_ALL=C.UTF-8 or PYTHONUTF8=1, the same on all nodes; or use ASCII.",
         ) from None
     if not run_id.isprintable():
-        raise UsageError(f"--rdzv-id={run_id!a} has control characters in it", remedy="Use letters, digits, . - _")
+        raise UsageError(f"--rdzv-id={run_id!a} contains control characters", remedy="Use letters, digits, . - _")
     if size > _LONGEST_ID:
         raise UsageError(
-            f"--rdzv-id={run_id[:40]}... has {size} bytes; torch names directories by it: it can have {_LONGEST_ID}",
+            f"--rdzv-id={run_id[:40]}... has {size} bytes; at most {_LONGEST_ID} fit into a directory name",
             remedy="Use a shorter one.",
         )
 

@@ -28,8 +28,8 @@ class RunDirectory:
             self.path = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
         except OSError as error:
             raise _limit_too_low(
-                f"no directory for temporary files can be made in {parent}: {error.strerror}",
-                remedy="Make room there, or name another directory: TMPDIR=DIRECTORY.",
+                f"cannot create a directory for temporary files in {parent}: {error.strerror}",
+                remedy="Free some space there, or name another directory: TMPDIR=DIRECTORY.",
             ) from None
         self._lock = -1
         self._hold()
@@ -44,11 +44,11 @@ class RunDirectory:
             self._hold()
         except FileExistsError:
             if os.lstat(self.path).st_uid != os.getuid():
-                raise _limit_too_low(f"{self.path}, the directory of this agent, is another user's now") from None
+                raise _limit_too_low(f"{self.path}, the directory of this agent, now belongs to another user") from None
         except OSError as error:
             raise _limit_too_low(
-                f"{self.path}, the directory of this agent, is gone and cannot be made again: {error.strerror}",
-                remedy="Is the directory in which it was still there?",
+                f"{self.path}, the directory of this agent, is gone and cannot be recreated: {error.strerror}",
+                remedy="Check that its parent directory still exists.",
             ) from None
 
     def _hold(self) -> None:
@@ -67,7 +67,7 @@ class RunDirectory:
             import logging  # the supervisor does without it
 
             logging.getLogger(__name__).info(
-                "%s cannot be locked (%s): it stays behind if this agent is killed", self.path, error.strerror
+                "cannot lock %s (%s): it stays behind if this agent is killed", self.path, error.strerror
             )
 
     @property

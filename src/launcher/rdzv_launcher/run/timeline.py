@@ -106,14 +106,14 @@ def parse(line: bytes) -> Record:
     except (ValueError, RecursionError):
         raise ValueError("it is not JSON") from None
     if not isinstance(data, dict) or "v" not in data:
-        raise ValueError("it is no event of a timeline")
+        raise ValueError("it is not an event of a timeline")
     if data["v"] != VERSION:
         raise ValueError(f"it is of version {str(data['v'])[:20]}, and this rdzv reads version {VERSION}")
     facts = {name: value for name, value in data.items() if name not in BASE and _is_fact(name, value)}
     try:
         return convert({name: data[name] for name in BASE if name in data} | {"facts": facts}, Record)
     except ValidationError as error:
-        raise ValueError(f"it is no event: {error}") from None
+        raise ValueError(f"it is not an event: {error}") from None
 
 
 def _is_fact(name: str, value: object) -> bool:
@@ -149,13 +149,13 @@ class TimelineFile:
             self._lost += 1
             if self._lost == 1:
                 logger.warning(
-                    "the timeline cannot be written to %s: %s; the job goes on without it",
+                    "cannot write the timeline to %s: %s; the job continues without it",
                     self.path,
                     (error.strerror or str(error)).lower(),
                 )
             return
         if self._lost:
-            logger.warning("the timeline is written again; %d events are missing in %s", self._lost, self.path)
+            logger.warning("writing the timeline again; %d events are missing in %s", self._lost, self.path)
             self._lost = 0
 
     def close(self) -> None:
@@ -204,7 +204,7 @@ def make_provider(environment: Mapping[str, str]) -> Any:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         raise MissingDependency(
-            f"{_asking(environment)} asks for spans, and OpenTelemetry's SDK cannot be imported ({error})",
+            f"{_asking(environment)} asks for spans, but OpenTelemetry's SDK cannot be imported ({error})",
             remedy=_INSTALL,
         ) from None
     named = "service.name" in OTELResourceDetector().detect().attributes
@@ -231,11 +231,13 @@ def _exporter(name: str, environment: Mapping[str, str]) -> Any:
         protocol = environment.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or environment.get(_PROTOCOL)
         entry = _BY_PROTOCOL.get((protocol or "http/protobuf").strip(), "")
         if not entry:
-            raise UsageError(f"{_PROTOCOL}={protocol} is no protocol", remedy=f"One of {', '.join(_BY_PROTOCOL)}.")
+            raise UsageError(
+                f"{_PROTOCOL}={protocol} is not a known protocol", remedy=f"One of {', '.join(_BY_PROTOCOL)}."
+            )
     found = importlib.metadata.entry_points(group="opentelemetry_traces_exporter", name=entry)
     if not found:
         raise MissingDependency(
-            f"{_asking(environment)} asks for spans, and their exporter {entry!r} is not installed", remedy=_INSTALL
+            f"{_asking(environment)} asks for spans, but their exporter {entry!r} is not installed", remedy=_INSTALL
         )
     return next(iter(found)).load()
 
@@ -304,7 +306,9 @@ class Spans:
             ending.start()
             ending.join(_LAST_S)
             if ending.is_alive():
-                logger.warning("the last spans of the timeline may be lost: nobody took them within %g s", _LAST_S)
+                logger.warning(
+                    "the last spans of the timeline may be lost: they were not accepted within %g s", _LAST_S
+                )
 
     def _begin(self, record: Record) -> None:
         try:
@@ -312,7 +316,7 @@ class Spans:
         except Exception as error:
             self._given_up = True
             remedy = f" {error.remedy}" if isinstance(error, RdzvError) and error.remedy else ""
-            logger.warning("there are no spans of the timeline: %s.%s", str(error).rstrip("."), remedy)
+            logger.warning("exporting no spans of the timeline: %s.%s", str(error).rstrip("."), remedy)
             return
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -442,7 +446,6 @@ class Recorder(Observer):
             self._note("line", cause=f"{_worker(group, local_rank)} wrote")
 
     def saw(self, event: RoundEvent) -> None:
-        """Take an event from the rendezvous; see ``TellEvent``."""
         if event.kind == "over":
             if event.cause == "lost":
                 self._note("lost", cause=event.reason, over=event.round)
@@ -501,7 +504,7 @@ def _try(call: Callable[[], None]) -> None:
     try:
         call()
     except Exception as error:
-        logger.debug("a sink of the timeline met an error: %r", error)
+        logger.debug("error in a sink of the timeline: %r", error)
 
 
 def _say_dropped(count: int) -> None:

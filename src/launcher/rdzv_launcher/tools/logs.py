@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from rdzv_launcher.run.names import compressed, named
 from rdzv_launcher.run.workers.failures import describe_exit
 from rdzv_launcher.run.workers.output.growing_file import all_of, last_lines
-from rdzv_launcher.run.workers.output.index import NAME, WorkerRecord
+from rdzv_launcher.run.workers.output.log_files import INDEX, WorkerRecord
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.plain_text import many, printable
 
@@ -100,7 +100,7 @@ def find_nodes(directory: str) -> list[Node]:
     found = [each for each in nodes if each.entries]
     if not found:
         broken = sum(each.unreadable for each in nodes)
-        why = f"has no {NAME} of which a line can be read" if broken else f"has no {NAME} with workers in it"
+        why = f"has no {INDEX} of which a line can be read" if broken else f"has no {INDEX} with workers in it"
         raise UsageError(
             f"{directory} {why}",
             remedy="rdzv-run writes it into the --log-dir of a job when its workers start; torchrun and --logs-specs "
@@ -126,7 +126,7 @@ def newest_job(nodes: list[Node]) -> list[Node]:
 def _with_index(directory: str) -> Iterator[str]:
     base = directory.rstrip(os.sep).count(os.sep)
     for path, names, files in os.walk(directory):
-        if NAME in files:
+        if INDEX in files:
             yield path
         deep = path.rstrip(os.sep).count(os.sep) - base >= _DEPTH
         names[:] = [] if deep else [each for each in names if not _ROUND.fullmatch(each)]
@@ -138,7 +138,7 @@ def read_node(directory: str) -> Node:
     unreadable = 0
     try:
         # if it is a pipe, which others may have made there, nobody waits for its other end
-        file = os.open(os.path.join(directory, NAME), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        file = os.open(os.path.join(directory, INDEX), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(file, "rb") as index:
             if not stat.S_ISREG(os.fstat(file).st_mode):
                 return Node(directory, (), 1)

@@ -14,11 +14,10 @@ import re
 import socket
 import time
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 
 from rdzv_launcher.run.stacks import processes
 from rdzv_launcher.run.stacks.node import Node, Worker
@@ -193,10 +192,17 @@ def _local(args: argparse.Namespace) -> int:
 def _summary(workers: Sequence[WorkerReport], silent: Sequence[Silent]) -> dict[str, Any]:
     groups = grouped(workers)
     told = [
-        {"ranks": each.ranks, "kind": each.kind, "where": each.where, "workers": list(map(asdict, each.workers))}
+        {"ranks": each.ranks, "kind": each.kind, "where": each.where, "workers": _plain(each.workers)}
         for each in groups
     ]
-    return {"headline": headline(groups, silent), "groups": told, "silent": [asdict(each) for each in silent]}
+    return {"headline": headline(groups, silent), "groups": told, "silent": _plain(silent)}
+
+
+def _plain(value: Any) -> Any:
+    """The values of a report, by the names that they have here."""
+    if isinstance(value, Struct):
+        return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
+    return list(map(_plain, value)) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
 def _code(workers: Sequence[WorkerReport], silent: Sequence[Silent]) -> int:

@@ -1,4 +1,4 @@
-"""What an agent hears: the events passed to ``RoundUpdate``. Values without behaviour, for any thread."""
+"""What an agent hears: the events passed to ``AgentStateMachine``. Values without behaviour, for any thread."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class GraceOver(AgentEvent, frozen=True):
 
 
 class TimePassed(AgentEvent, frozen=True):
-    """The time given by ``RoundUpdate.wake_at`` has come."""
+    """The time given by ``AgentStateMachine.wake_at`` has come."""
 
 
 Event: TypeAlias = AgentEvent | WorkerEnded

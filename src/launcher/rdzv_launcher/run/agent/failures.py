@@ -15,8 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from rdzv_launcher.run.agent.events import CauseFound, Event, RestartAllowed, RestartRefused, WorkerEnded
-from rdzv_launcher.run.workers.causes import read_traceback
-from rdzv_launcher.run.workers.failures import describe, describe_exit
+from rdzv_launcher.run.workers.failures import describe, describe_exit, read_traceback
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.errors import CrashLoop, NodeLost, is_signal
 from rdzv_plugins.interfaces import Failure, RendezvousHandler
@@ -196,8 +195,8 @@ class Failures:
         """Find the first failure over all nodes. Asks the others; raises ``NodeLost`` if the cause is a lost node."""
         if lost := self._handler.lost_peers():
             raise NodeLost(
-                f"run {self._handler.get_run_id()!r}: {'; '.join(lost)}. The workers here failed with it",
-                remedy="Look at the output of that node. With --max-restarts=N the others wait for one in its place.",
+                f"run {self._handler.get_run_id()!r}: {'; '.join(lost)}. The workers here failed because of that",
+                remedy="Check the output of that node. With --max-restarts=N the others wait for a replacement.",
             )
         first = self._first(local_rank, exit_code)
         return CauseFound(first, describe(first))
@@ -223,9 +222,7 @@ class Failures:
             )
             return RestartRefused(failure, describe(failure), why, CrashLoop.exit_code)
         if limits.job_restarts is not None and len(history) > limits.job_restarts:
-            why = (
-                f"The restarts of the job are used up: --rdzv-conf job_restarts={limits.job_restarts}, over all nodes."
-            )
+            why = f"The job has used up its restarts: --rdzv-conf job_restarts={limits.job_restarts}, over all nodes."
             return RestartRefused(failure, describe(failure), why)
         if times == TIMES and limits.crash_loop != "off":
             logger.warning(
@@ -243,7 +240,7 @@ class Failures:
         except Exception as error:  # the service may have gone with the node that failed
             if is_signal(error):
                 raise
-            logger.warning("the restarts of the job cannot be counted now, only those of this node: %s", error)
+            logger.warning("cannot count the job's restarts now, only those of this node: %s", error)
             return self._notes
         return [from_note(note) for note in notes] if notes else self._notes
 

@@ -186,7 +186,7 @@ class Fence:
                     if not self._closing.is_set():
                         self._look()
             except Exception:  # it goes on looking
-                logger.exception("the fence around the workers met an error")
+                logger.exception("error in the fence around the workers")
 
     def _unwatched(self, error: Exception) -> None:
         """Nobody looks any more: no worker may act. The next start begins to look again."""
@@ -205,8 +205,7 @@ class Fence:
         self._page[BEAT] = self._runtime.now_ns()
         if page[STATE] in (RUNNING, PAUSED) and self._ended():
             logger.warning(
-                "the session of this node has ended, so its round may be over: its workers are killed (that uses up no "
-                "restart)"
+                "this node's session has ended, so its round may be over: killing its workers (this uses up no restart)"
             )
             page[UNTIL] = 0
             page[STATE] = ENDED
@@ -222,8 +221,8 @@ class Fence:
         self._page[STATE] = PAUSED
         self._signal(Signals.SIGSTOP)
         logger.warning(
-            "this process stood still for %.1f s; the workers of this node are paused until it is known whether its "
-            "session has ended meanwhile",
+            "this process stood still for %.1f s; pausing the workers of this node until it is known whether its "
+            "session is still alive",
             stood,
         )
 
@@ -241,7 +240,7 @@ class Fence:
         self._publish()
         self._page[STATE] = RUNNING
         self._signal(Signals.SIGCONT)
-        logger.warning("the session of this node lives: its workers go on")
+        logger.warning("this node's session is alive: resuming its workers")
 
     def _kill(self) -> None:
         self._on_kill()

@@ -1,4 +1,4 @@
-"""The agent's loop: takes the steps that ``RoundUpdate`` asks for, and reports the results back to it.
+"""The agent's loop: takes the steps that ``AgentStateMachine`` asks for, and reports the results back to it.
 
 Everything that happens arrives in one inbox: ends of workers, the fence, signals. While workers run, the main thread
 waits there, and asks the rendezvous every ``monitor_interval`` whether the round changes; handlers answer that from
@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
+import sys
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
@@ -31,15 +34,14 @@ from rdzv_launcher.run.agent.round_store import (
 from rdzv_launcher.run.agent.state_machine import AgentStateMachine, Limits
 from rdzv_launcher.run.agent.steps import Step
 from rdzv_launcher.run.agent.stopping_signals import StoppingSignals
-from rdzv_launcher.run.pulse import MainThreadHeartbeat
 from rdzv_launcher.run.supervisor import descendants
 from rdzv_launcher.run.supervisor.descendants import Processes
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.errors import RendezvousFailed, is_signal
 from rdzv_plugins.handler import must_join_again
-from rdzv_plugins.interfaces import Failure, Outcome
+from rdzv_plugins.interfaces import Failure, Outcome, RoundEvent
 from rdzv_plugins.registry.rendezvous import Rendezvous
-from rdzv_plugins.runtime import Empty, Runtime
+from rdzv_plugins.runtime import SYSTEM, Empty, Runtime
 from rdzv_plugins.store import Store
 
 if TYPE_CHECKING:
@@ -67,6 +69,36 @@ class Observer:
 
     def started(self, group: WorkerGroup) -> None:
         """The workers of ``group`` are running; the group contains their pids."""
+
+    def saw(self, event: RoundEvent) -> None:
+        """The rendezvous reports ``event``; see ``TellEvent``. Any thread."""
+
+
+class MainThreadHeartbeat:
+    """Whether the agent's main thread is alive, as other threads see it. Made by the thread that beats.
+
+    Neither reading nor writing takes a lock.
+    """
+
+    def __init__(self, runtime: Runtime = SYSTEM) -> None:
+        self._monotonic, self._thread = runtime.monotonic, runtime.get_ident()
+        self._back_at = math.inf
+
+    def beat(self, within: float | None) -> None:
+        """The thread is alive, and will be back ``within`` seconds; None: it waits for others, however long."""
+        self._back_at = math.inf if within is None else self._monotonic() + within
+
+    def overdue(self) -> float:
+        """For how many seconds the thread has been overdue; 0 or less: it is not due yet."""
+        return self._monotonic() - self._back_at
+
+    def place(self) -> str:
+        """Where the thread is now, as ``/site/plugin.py:12 (rdzv_worker_env)``; empty if it has ended."""
+        frame = sys._current_frames().get(self._thread)
+        if frame is None:
+            return ""
+        last = traceback.extract_stack(frame, limit=1)[-1]
+        return f"{last.filename}:{last.lineno} ({last.name})"
 
 
 # Workers that the kernel does not release: in uninterruptible sleep (state D of Linux) for implausibly long.
@@ -147,7 +179,7 @@ class AgentLoop:
         signals: StoppingSignals,
         runtime: Runtime,
         on_late: Callable[[str], None] = lambda why: None,
-        pulse: MainThreadHeartbeat | None = None,
+        heartbeat: MainThreadHeartbeat | None = None,
         give_notice: Callable[[str, float], None] = lambda reason, seconds: None,
         observers: Sequence[Observer] = (),
         processes: Processes = descendants,
@@ -156,7 +188,7 @@ class AgentLoop:
 
         ``give_notice(reason, seconds)``, called once, tells the workers of all nodes that this one leaves, and that
         they have ``seconds`` to save. It returns at once; ``NoticeAnswered`` in the inbox says what comes of it.
-        ``pulse`` is told that the main thread is alive.
+        ``heartbeat`` is told that the main thread is alive.
         """
         self._give_notice, self._observers = give_notice, observers
         self._on_late = on_late
@@ -170,7 +202,7 @@ class AgentLoop:
         """The workers of the newest round; None before the first."""
         self._stuck = StuckWorkers(settings.stuck_timeout, processes)
         self._failures = Failures(rendezvous.handler, workers, settings.retries, settings.hang_timeout, runtime)
-        self._pulse = pulse or MainThreadHeartbeat(runtime)
+        self._heartbeat = heartbeat or MainThreadHeartbeat(runtime)
         self._store: Store | None = None
         self._untold: deque[Event] = deque()
         """Events taken from the inbox, but not passed to the decisions yet."""
@@ -231,13 +263,13 @@ class AgentLoop:
             now = self._runtime.monotonic()
             times = [each for each in (self.decisions.wake_at, *self._looks(now)) if each is not None]
             wait = max(0.0, min(times) - now) if times else None
-            self._pulse.beat(wait)
+            self._heartbeat.beat(wait)
             try:
                 return self._inbox.get(timeout=wait)
             except Empty:
                 pass
             finally:
-                self._pulse.beat(0.0)
+                self._heartbeat.beat(0.0)
             now = self._runtime.monotonic()
             wake_at = self.decisions.wake_at
             if wake_at is not None and now >= wake_at:
@@ -306,7 +338,7 @@ class AgentLoop:
 
         The answer has to arrive ``within`` this many seconds; None: as long as it takes.
         """
-        self._pulse.beat(within)
+        self._heartbeat.beat(within)
         try:
             with self._signals.raising():
                 answer = question()
@@ -314,7 +346,7 @@ class AgentLoop:
             # in the middle of other people's code a signal may surface as an exception of theirs
             return None if self._signals.pending else events.Failed(error)
         finally:
-            self._pulse.beat(0.0)
+            self._heartbeat.beat(0.0)
         return None if self._signals.pending else answer
 
     def _join(self) -> Event:
@@ -338,13 +370,13 @@ class AgentLoop:
             if is_signal(error) or not (is_lost(error) or is_timeout(error) or isinstance(error, RendezvousFailed)):
                 raise
             if must_join_again(self._handler):
-                logger.info("the round was over while ranks were exchanged (%s): joining again", error)
+                logger.info("the round ended while ranks were exchanged (%s): joining again", error)
                 return events.RoundOver()
             if isinstance(error, RendezvousFailed):
                 raise
             raise RendezvousFailed(
-                f"run {self._handler.get_run_id()!r}: the ranks of the workers could not be exchanged: {error}",
-                remedy="Look at the output of node rank 0, or of the node whose agent serves the store.",
+                f"run {self._handler.get_run_id()!r}: could not exchange the ranks of the workers: {error}",
+                remedy="Check the output of node rank 0, or of the node whose agent serves the store.",
             ) from error
         self.group = WorkerGroup(info.rank, info.world_size, workers, info.bootstrap_store_info)
         return events.Joined(info.rank)
@@ -352,7 +384,7 @@ class AgentLoop:
     def _start(self, generation: int, restarts_used: int) -> Event | None:
         assert self.group is not None
         self._failures.forget()
-        self._pulse.beat(_START_S)
+        self._heartbeat.beat(_START_S)
         self.group = replace(self.group, generation=generation, restarts_used=restarts_used)
         try:
             self.group = replace(self.group, pids=dict(self._workers.start(self.group)))
@@ -391,15 +423,15 @@ class AgentLoop:
                 self._handler.note_leaving(reason)
         except Exception as error:
             if not self._signals.pending:
-                logger.warning("could not tell the other nodes that this one leaves: %s", error)
+                logger.warning("could not tell the other nodes that this one is leaving: %s", error)
 
     def _leave(self, outcome: Outcome) -> None:
         """From here on signals are ignored: the workers are gone, and what is left to do takes a limited time."""
         self._signals.ignore_all()
-        self._pulse.beat(_LEAVE_S)
+        self._heartbeat.beat(_LEAVE_S)
         try:
             if left := self._workers.close():
-                logger.error("processes that the workers of this node have started do not end: %s", list(left))
+                logger.error("processes started by the workers of this node do not end: %s", list(left))
         finally:
             try:
                 self._rendezvous.leave(outcome)

@@ -22,7 +22,7 @@ from rdzv_launcher.run.supervisor import descendants
 from rdzv_launcher.run.supervisor.descendants import Processes
 from rdzv_launcher.run.supervisor.messages import Lost, Start, WorkerEnded
 from rdzv_launcher.run.supervisor.supervisor import Supervisor
-from rdzv_launcher.run.workers.causes import OomKills, cause_of
+from rdzv_launcher.run.workers.failures import OomKills, cause_of
 from rdzv_launcher.run.workers.output.output import Output
 from rdzv_launcher.run.workers.spec import WorkersSpec
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
@@ -32,8 +32,6 @@ from rdzv_plugins.runtime import POLLIN, Runtime, Signals
 
 if TYPE_CHECKING:
     from threading import Timer
-
-    from rdzv_launcher.run.workers.torch_classes import FileTimer
 
 logger = logging.getLogger(__name__)
 
@@ -65,13 +63,12 @@ class NodeWorkers:
         output: Output,
         stacks: NodeStacks,
         inbox: Inbox,
-        starts: Callable[[WorkerGroup, Mapping[str, str]], Sequence[Start]],
+        starts: Callable[[WorkerGroup], Sequence[Start]],
         runtime: Runtime,
         processes: Processes = descendants,
-        timer: FileTimer | None = None,
         kills: OomKills | None = None,
     ) -> None:
-        """``starts`` says what to start for a group, with these variables in addition; it may raise ``RdzvError``."""
+        """``starts`` says what to start for a group; it may raise ``RdzvError``."""
         self._spec, self._supervisor, self._fence = spec, supervisor, fence
         self._another_supervisor, self._runtime, self._processes = another_supervisor, runtime, processes
         self._loss = ""
@@ -81,7 +78,6 @@ class NodeWorkers:
         self._storing: Timer | None = None
         self._store_at = 0.0
         self._starts = starts
-        self._timer = timer
         self._kills = kills or OomKills()
         self._lock = runtime.RLock()
         """Protects the supervisor, which is for one thread, and the attributes that follow."""
@@ -108,7 +104,6 @@ class NodeWorkers:
 
     def start(self, group: WorkerGroup) -> Mapping[int, int]:
         """Start all workers of ``group``; returns their pids by local rank. Raises ``RdzvError``."""
-        variables = {} if self._timer is None else self._timer.start()
         self._kills.begin()
         with self._lock:
             if self._loss:
@@ -116,7 +111,7 @@ class NodeWorkers:
                 self._supervisor, self._loss = self._another_supervisor(), ""
             self._fenced = False
             self._fence.starting()
-            starts = self._starts(group, variables)
+            starts = self._starts(group)
             self._generation, self._running = group.generation, {each.local_rank for each in starts}
             self._lives, self._asked, self._background = True, False, False
             try:
@@ -148,7 +143,7 @@ class NodeWorkers:
             if number != Signals.SIGKILL and self._lives:
                 self._store_later(number, seconds)
             if self._running:
-                logger.info("telling the workers of this node to end: %s", number.name)
+                logger.info("stopping the workers of this node (%s)", number.name)
             if background:
                 self._name_background(number, seconds)
                 self._background = self._lives = True
@@ -164,8 +159,8 @@ class NodeWorkers:
         ]
         if others and not self._background:
             logger.warning(
-                "the workers of this node have left running in the background: %s; told to end (%s), and killed after "
-                "%.0f s (--leave-background leaves it)",
+                "the workers of this node left processes running in the background: %s; sending %s, and SIGKILL after "
+                "%.0f s (--leave-background leaves them alone)",
                 some(map(self._named, others)),
                 number.name,
                 seconds,
@@ -206,7 +201,7 @@ class NodeWorkers:
             self._soon()
             leave = self._spec.leave_background and not self._fenced
             if left := self._supervisor.kill_all(daemons=not leave):
-                logger.warning("processes of the workers of this node do not end: %s", some(map(self._named, left)))
+                logger.warning("processes of this node's workers do not end: %s", some(map(self._named, left)))
             self._take()
             self._look()  # so that the agent hears of the end before its own limit is over, however long this took
 
@@ -240,8 +235,6 @@ class NodeWorkers:
         with contextlib.ExitStack() as steps:  # in reverse order, each one even if another fails
             steps.callback(self._monitor.close)
             steps.callback(self._output.end)
-            if self._timer is not None:
-                steps.callback(self._timer.stop)
             return sorted({*left, *self._fence.close(spared)})
 
     def _soon(self) -> None:
@@ -273,7 +266,7 @@ class NodeWorkers:
                         self._take()
                         self._look()
             except Exception:  # the agent has to go on hearing about its workers, whatever went wrong
-                logger.exception("the agent's thread for its workers met an error")
+                logger.exception("error in the agent's thread for its workers")
                 self._runtime.sleep(_LOOK_S)
         self._runtime.close(self._woken)
 

@@ -167,8 +167,8 @@ def _wait(store: Store, keys: list[str], what: str, runtime: Runtime, teller: in
         if len(ranks) > 1:
             who, whose = f"node ranks {some(ranks, _NAMED)} have not started their workers", "those nodes: they"
         raise RendezvousFailed(
-            f"{who}: {limit:g} s were not enough for {what}",
-            remedy=f"Look at the output of {whose} may hang in a plug-in's hook or a file system.",
+            f"{who}: waited {limit:g} s for {what}",
+            remedy=f"Check the output of {whose} may hang in a plug-in's hook or on a file system.",
         )
 
 
@@ -199,8 +199,8 @@ def _base(value: bytes, me: RoleInfo) -> Base:
 def _nonsense(rank: int, key: str, value: bytes) -> RendezvousFailed:
     text = printable(value.decode(errors="replace"), _SHOWN)
     return RendezvousFailed(
-        f"node rank {rank} has written under {key!r} what no agent writes: {text!r}",
-        remedy="Is every node an agent of rdzv-run or torchrun? Who else can write into the agents' store?",
+        f"unexpected value from node rank {rank} under {key!r}: {text!r}",
+        remedy="Make sure that only agents of rdzv-run or torchrun can reach the agents' store.",
     )
 
 
@@ -237,7 +237,7 @@ def wait_at_exit_barrier(
         while not appear(store, [keys.LAST], _SLICE_S, runtime):
             handler.raise_if_ended()
             if handler.must_rejoin():
-                logger.info("another node restarts its workers: this node's workers run again")
+                logger.info("another node is restarting its workers: restarting those of this node, too")
                 return MustRunAgain()
             waited = runtime.monotonic() - start
             if not reporting.is_due() and waited < limit:
@@ -245,11 +245,11 @@ def wait_at_exit_barrier(
             names = some(keys.missing(store, nodes), _NAMED) or "unknown (plain torchrun nodes do not say)"
             if waited >= limit:
                 if not handler.working_peers():  # none is known to live
-                    late = "workers of node rank %s were not done %g s after this node's; leaving without them"
+                    late = "workers of node rank %s have not finished %g s after this node's; leaving without them"
                     logger.warning(late, names, limit)
                     break
                 if limit == timeout:
-                    on_late(f"workers of node rank {names} were not done {limit:g} s after this node's")
+                    on_late(f"workers of node rank {names} have not finished {limit:g} s after this node's")
                 limit = waited + EVERY_S
             logger.info("this node is done; waiting for node rank %s (%.0f s)", names, waited)
         # a node may have ended the job after it had arrived, or while it was asked for
@@ -260,7 +260,7 @@ def wait_at_exit_barrier(
         if not is_lost(error):
             raise
         if must_join_again(handler):  # the one whose agent serves the store
-            logger.info("the round was over in the exit barrier (%s): this node's workers run again", error)
+            logger.info("the round ended in the exit barrier (%s): restarting this node's workers", error)
             return MustRunAgain()
         handler.raise_if_ended()
         logger.warning("this node is done, but could not wait for the others: %s", error)

@@ -307,8 +307,8 @@ class AgentStateMachine:
             left, self._hint_at = max(0.0, (self._stop_by or now) - now), None
             said = (
                 steps.Say(
-                    f"the workers of this node have not ended yet: in {left:.0f} s they are killed, by a second signal "
-                    "at once",
+                    f"the workers of this node are still running: they will be killed in {left:.0f} s, or at once on a "
+                    "second signal",
                     warning=True,
                 ),
             )
@@ -323,7 +323,7 @@ class AgentStateMachine:
         if self._kill_by is not None:
             return self._join()
         if lost:
-            said = steps.Say("the workers of this node failed with a node that was lost: this uses up no restart")
+            said = steps.Say("the workers of this node failed because a node was lost: this uses up no restart")
             return (said, *self._join())
         if self.restarts_used < self._limits.max_restarts and self._group == "gone":
             self.stage = "counting"

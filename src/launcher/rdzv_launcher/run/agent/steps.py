@@ -1,4 +1,4 @@
-"""What an agent does: the steps that ``RoundUpdate`` asks for. Values without behaviour.
+"""What an agent does: the steps that ``AgentStateMachine`` asks for. Values without behaviour.
 
 Of several steps at once, only the last may be one that is answered: ``Join``, ``Start``, ``AskPeers``,
 ``CountRestart``, ``FindCause``, ``WaitAtBarrier``, ``Stay``. The answer may also be ``Failed``, or missing if a signal
@@ -130,7 +130,7 @@ class End(Step, frozen=True):
     signal: Signals | None = None
 
 
-LEFT = "what the workers of this node have started does not end, not even by SIGKILL"
+LEFT = "processes started by the workers of this node do not end, not even after SIGKILL"
 
 
 class ExitOutcomes:
@@ -157,7 +157,7 @@ class ExitOutcomes:
         """
         reason = f"{self.who(node_rank)} was preempted"
         outcome = Outcome("failed" if others_go_on is False else "lost", reason, exit_code=Preempted.exit_code)
-        others = {None: "", True: ": enough nodes are left to go on", False: ": too few nodes are left to go on"}
+        others = {None: "", True: ": enough nodes are left to continue", False: ": too few nodes are left to continue"}
         error = Preempted(f"{reason}{others[others_go_on]}")
         return End(Preempted.exit_code, outcome, error, signal=number or Signals.SIGTERM)
 
@@ -165,8 +165,8 @@ class ExitOutcomes:
         """The end because the kernel does not release something that a worker started."""
         error = WorkersStuck(
             f"{reason}: the workers are not restarted on this node",
-            remedy="Look at its state (ps). In state D the kernel holds it, often for a device, a network card or a "
-            "file system: look at dmesg, the machine may have to be restarted. A process of another user has to be "
+            remedy="Check its state with ps. In state D it is blocked in the kernel, often on a device, a network card "
+            "or a file system: check dmesg; the machine may have to be restarted. A process of another user has to be "
             "ended by that user.",
         )
         return self.by_error(error, node_rank)

@@ -59,7 +59,7 @@ class StoppingSignals:
 
     @contextlib.contextmanager
     def raising(self) -> Iterator[None]:
-        """Within this context, a signal raises ``Cancelled``, even one that had arrived and was not taken yet."""
+        """Within this context, a signal raises ``Interrupted``, even one that had arrived and was not taken yet."""
         try:
             try:
                 self._raises = True

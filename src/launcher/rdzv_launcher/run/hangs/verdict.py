@@ -28,7 +28,7 @@ from rdzv_plugins.plain_text import printable
 from rdzv_plugins.questions import RpcResponse, checked
 
 
-class Signs(Struct, frozen=True):
+class ProgressSignals(Struct, frozen=True):
     """What had been counted for one process at some moment. Times are in seconds."""
 
     at: float
@@ -98,10 +98,10 @@ class Standing:
         return self.kind in ("waits", "stopped", "stuck", "done")
 
 
-class Standstill:
+class StallDetector:
     """The standstill of one worker. For one thread at a time. All times are monotonic and in seconds."""
 
-    def __init__(self, signs: Signs, credit_s: float) -> None:
+    def __init__(self, signs: ProgressSignals, credit_s: float) -> None:
         """``credit_s``: the most that one look may account for; with more between two, the machine stood still."""
         self._signs, self._credit_s = signs, credit_s
         self._below: tuple[float, float] | None = None
@@ -131,7 +131,7 @@ class Standstill:
         """The samples alone do not tell: it is always at one line with the same variables."""
         return self._is_steady and self._native is None and self._is_at_one_place and not self._meets
 
-    def look(self, signs: Signs, below: float | None = None) -> None:
+    def look(self, signs: ProgressSignals, below: float | None = None) -> None:
         """Take its signs at a later moment. ``below``: the processor time of all processes below it, if it was read."""
         before, took = self._signs, signs.at - self._signs.at
         if took <= 0:
@@ -341,7 +341,7 @@ _FIRST = ("stopped", "stuck", "running")
 """States that by themselves single out a worker."""
 
 
-def find(
+def find_outlier(
     workers: Sequence[WorkerReport],
     silent: Sequence[RpcResponse],
     unread: Sequence[Silent],
@@ -359,10 +359,10 @@ def find(
     code = JobHung.exit_code
     if silent or not groups:
         node = silent[0]
-        what = f"{'does not answer' if node.is_silent else 'answers nonsense'}, and {since}"
+        what = f"{'does not answer' if node.is_silent else 'sends invalid answers'}, and {since}"
         rank = -1 if node.node_rank is None else node.node_rank
         return Failure(rank, node.host, -1, -1, node.pid, code, cause=text, hang=what)
-    group = min(groups, key=lambda each: _oddness(each, loops))
+    group = min(groups, key=lambda each: _outlier_order(each, loops))
     worker = group.workers[0]
     alone = Group(group.kind, (worker,))
     return Failure(
@@ -377,7 +377,7 @@ def find(
     )
 
 
-def _oddness(group: Group, loops: Set[int]) -> tuple[int, int, bool, int]:
+def _outlier_order(group: Group, loops: Set[int]) -> tuple[int, int, bool, int]:
     """A sort key, least for the odd one: state, then the smaller group, then one that does not wait for the others."""
     is_loop = not loops.isdisjoint(group.ranks)
     kind = "running" if is_loop else group.kind

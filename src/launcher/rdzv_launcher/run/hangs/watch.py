@@ -29,12 +29,12 @@ from rdzv_launcher.run.hangs.verdict import (
     Judge,
     Native,
     NodeStanding,
+    ProgressSignals,
     Sample,
-    Signs,
+    StallDetector,
     Standing,
-    Standstill,
     Verdict,
-    find,
+    find_outlier,
 )
 from rdzv_launcher.run.stacks import processes, reading
 from rdzv_launcher.run.stacks.node import Node, NodeStacks, Worker
@@ -56,7 +56,7 @@ _SAMPLE_S, _NATIVE_S = 5.0, 15.0
 """Time limits for one sample, and for one with native frames."""
 
 
-def read_signs(pid: int, asked: Path | None) -> Signs | None:
+def read_progress_signals(pid: int, asked: Path | None) -> ProgressSignals | None:
     """The signs of a process; None if it has ended.
 
     ``asked`` is the directory to which workers write when an agent asks for their stacks; that is not a sign of life.
@@ -65,7 +65,9 @@ def read_signs(pid: int, asked: Path | None) -> Signs | None:
     if stat is None or not stat.lives:
         return None
     main_s, born = _main_s(pid, stat.cpu_s), int(stat.started)
-    return Signs(time.monotonic(), stat.state, born, main_s, stat.cpu_s, stat.major_faults, _moved(pid, asked))
+    return ProgressSignals(
+        time.monotonic(), stat.state, born, main_s, stat.cpu_s, stat.major_faults, _moved(pid, asked)
+    )
 
 
 def below_s(pid: int, pids_of: Callable[[int], list[int]]) -> float:
@@ -149,7 +151,7 @@ class NodeWatch:
         """
         self._timeout, self._told, self._stacks, self._say = timeout, told, stacks, say
         self._generation = 0
-        self._watched: dict[int, Standstill] = {}
+        self._watched: dict[int, StallDetector] = {}
         self._suspected_until = 0.0
         self._canary_at = 0.0
         self._canary: int | None = None
@@ -182,12 +184,12 @@ class NodeWatch:
             self._look_at_canary(node.workers)
 
     def _look_at(self, worker: Worker, now: float, pids_of: Callable[[], Callable[[int], list[int]]]) -> Standing:
-        signs = read_signs(worker.pid, self._stacks.own)
+        signs = read_progress_signals(worker.pid, self._stacks.own)
         watched = self._watched.get(worker.rank)
         if signs is None or (watched is not None and watched.born != signs.born):
             return Standing("done")
         if watched is None:
-            self._watched[worker.rank] = Standstill(signs, max(self._timeout * _CREDIT, _LEAST_CREDIT_S))
+            self._watched[worker.rank] = StallDetector(signs, max(self._timeout * _CREDIT, _LEAST_CREDIT_S))
             return Standing("moves")
         late = watched.quiet_s >= self._timeout * SUSPECTED / 2
         watched.look(signs, below_s(worker.pid, pids_of()) if late else None)
@@ -196,7 +198,7 @@ class NodeWatch:
             self._sample(worker, watched)
         return watched.standing()
 
-    def _sample(self, worker: Worker, watched: Standstill | None = None) -> int | None:
+    def _sample(self, worker: Worker, watched: StallDetector | None = None) -> int | None:
         """Sample a worker, for ``watched`` if that is given; returns the sample's print.
 
         None if it cannot be sampled: the worker then counts as making progress.
@@ -217,8 +219,8 @@ class NodeWatch:
                 self._unread += 1  # a process that is just starting or ending cannot be read, either
                 if self._unread == _UNREAD and reading.py_spy() is not None:
                     self._say(
-                        "--hang-timeout: py-spy cannot read the workers, and as long as it cannot, a rank in an "
-                        f"endless loop is taken for one that computes: {error}"
+                        "--hang-timeout: py-spy cannot read the workers; until it can, a rank in an endless loop looks "
+                        f"like one that computes: {error}"
                     )
                 return None
         return sample.print
@@ -282,8 +284,8 @@ class HangWatch:
         self._closed = threading.Event()
         if reading.py_spy() is None:
             self._say_once(
-                "--hang-timeout: a rank in an endless loop cannot be told from one that computes, since py-spy is not "
-                f"installed ({reading.INSTALL})"
+                "--hang-timeout: a rank in an endless loop looks like one that computes, as py-spy is not installed "
+                f"({reading.INSTALL})"
             )
         OwnThread(target=self._run, name="rdzv-hangs").start()
 
@@ -306,7 +308,7 @@ class HangWatch:
         if question.arguments.get("by") != self._me and isinstance(text, str) and self._stored_for != generation:
             self._stored_for = generation
             self._leave_until = time.monotonic() + self._timeout + _OTHERS_S
-            self._stacks.store(f"hang, as another node has found: {printable(text)[:_LONGEST_TEXT]}", _TOLD_S / 2)
+            self._stacks.store(f"hang, found by another node: {printable(text)[:_LONGEST_TEXT]}", _TOLD_S / 2)
         return {}
 
     def _run(self) -> None:
@@ -316,7 +318,7 @@ class HangWatch:
             except (RdzvError, TimeoutError) as error:
                 logger.debug("the nodes could not be asked whether they hang: %s", error)
             except Exception:  # the next turn may do better
-                logger.exception("the watch for hangs met an error")
+                logger.exception("error in the watch for hangs")
 
     def _turn(self) -> None:
         node = self._stacks.node()
@@ -325,8 +327,8 @@ class HangWatch:
             self._leave_until = 0.0
             if node.nodes > 1 and self._questions is None:
                 self._say_once(
-                    "--hang-timeout: the nodes of this backend cannot ask each other whether they make progress: hangs "
-                    "are recognised in jobs of one node alone"
+                    "--hang-timeout: nodes of this backend cannot ask each other for their progress: hangs are found "
+                    "only in jobs of one node"
                 )
         self._node.look(node)
         if node.works and self._is_my_turn(self._node.standing.node_rank):
@@ -355,7 +357,7 @@ class HangWatch:
             answers = self._questions.ask(STANDSTILL, {"by": self._me}, _ANSWER_S)
         verdict = self._judge.judge(answers, time.monotonic())
         if verdict.unknown:
-            self._say_once(f"--hang-timeout: whether the job hangs cannot be known: {verdict.unknown}")
+            self._say_once(f"--hang-timeout: cannot tell whether the job hangs: {verdict.unknown}")
         return verdict
 
     def _conclude(self, node: Node) -> None:
@@ -371,7 +373,7 @@ class HangWatch:
             return
         if not verdict.hangs or self._stacks.node() != node or time.monotonic() < self._leave_until:
             return
-        failure = find(found, verdict.silent, unread, verdict.loops, self._timeout)
+        failure = find_outlier(found, verdict.silent, unread, verdict.loops, self._timeout)
         if self._stored_for != node.generation:
             self._stored_for = node.generation
             self._stacks.store_reports(found, unread, "the job hangs")

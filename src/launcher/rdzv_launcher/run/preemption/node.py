@@ -98,12 +98,12 @@ class Report(Struct, frozen=True, forbid_unknown_fields=True):
     """None of its workers has passed the proposed step."""
 
 
-def word_of(arguments: Mapping[str, Any]) -> NoticeMessage:
-    """Read a word from a question's arguments. Raises ``ValueError``."""
-    word = checked(dict(arguments), NoticeMessage)
-    if word.do in ("propose", "agree") and word.step < 1:
-        raise ValueError(f"not a Word: to {word.do} step={word.step}")
-    return replace(word, reason=printable(word.reason)[:_REASON])
+def read_message(arguments: Mapping[str, Any]) -> NoticeMessage:
+    """Read a message from a question's arguments. Raises ``ValueError``."""
+    message = checked(dict(arguments), NoticeMessage)
+    if message.do in ("propose", "agree") and message.step < 1:
+        raise ValueError(f"not a NoticeMessage: to {message.do} step={message.step}")
+    return replace(message, reason=printable(message.reason)[:_REASON])
 
 
 Ask = Callable[[NoticeMessage, float], tuple[list[Report], int]]
@@ -122,7 +122,7 @@ class Agreement(threading.Thread):
 
     def __init__(
         self,
-        word: NoticeMessage,
+        message: NoticeMessage,
         generation: int,
         ask: Ask,
         seconds_left: Callable[[], float],
@@ -134,7 +134,7 @@ class Agreement(threading.Thread):
         ``may_agree`` False: not all nodes of the round can be asked, so there is no step for all.
         """
         super().__init__(name="rdzv-notice-agreement", daemon=True)
-        self._word, self._generation = word, generation
+        self._message, self._generation = message, generation
         self._ask_all, self._seconds_left = ask, seconds_left
         self._least, self._may_agree = least, may_agree
         self._stopped = threading.Event()
@@ -166,7 +166,7 @@ class Agreement(threading.Thread):
             go_on = len(reports) + others - leaving >= self._least
             if leaving and said != (go_on, saved, leaving):
                 said = go_on, saved, leaving
-                self._ask(replace(self._word, do="over", go_on=go_on, saved=saved))
+                self._ask(replace(self._message, do="over", go_on=go_on, saved=saved))
             self._stopped.wait(min(pause, left))
             waited += pause
             pause = max(min(pause * _GROWTH, _PAUSE_S), min(waited / _LATER, _LONGEST_PAUSE_S))
@@ -174,9 +174,9 @@ class Agreement(threading.Thread):
     def _look(self) -> NoticeMessage:
         """The question of where all are; as long as somebody may not know the step, it also tells the step."""
         if self._again == 0:
-            return self._word
+            return self._message
         self._again -= 1
-        return replace(self._word, do="agree", step=self._step)
+        return replace(self._message, do="agree", step=self._step)
 
     def _is_to_agree(self, reports: list[Report]) -> bool:
         know = sum(each.agreed > 0 for each in reports)
@@ -196,22 +196,22 @@ class Agreement(threading.Thread):
         at, ahead, step = max(each.at for each in reports), 1, 0
         for _ in range(_TRIES):
             step = min(at + ahead, MOST_STEPS - 1)
-            reports, _ = self._ask(replace(self._word, do="propose", step=step))
+            reports, _ = self._ask(replace(self._message, do="propose", step=step))
             if reports and all(each.accepts for each in reports):
                 self._step, self._accepted, self._again = step, len(reports), _AGAIN
                 return
             if not reports or self._stopped.is_set():  # a question was lost: the next look finds out the state
-                self._ask(replace(self._word, do="drop", step=step))
+                self._ask(replace(self._message, do="drop", step=step))
                 return
             furthest = max(at, *(each.at for each in reports))
             at, ahead = furthest, max(2 * ahead, 2 * (furthest - at))
-        self._ask(replace(self._word, do="drop", step=step))
+        self._ask(replace(self._message, do="drop", step=step))
         self._may_agree = False
-        logger.warning("the nodes could not agree on a step that all save: the notice names none")
+        logger.warning("the nodes could not agree on a step at which all save: the notice names none")
 
-    def _ask(self, word: NoticeMessage) -> tuple[list[Report], int]:
+    def _ask(self, message: NoticeMessage) -> tuple[list[Report], int]:
         left = self._seconds_left()
-        return self._ask_all(replace(word, seconds=left), max(0.1, min(_ANSWER_S, left / 5)))
+        return self._ask_all(replace(message, seconds=left), max(0.1, min(_ANSWER_S, left / 5)))
 
 
 _LATE_S = 3.0
@@ -268,20 +268,20 @@ class NoticeBoard:
         """The step on which all have agreed, as far as this node knows; 0: none."""
         return max(0, int(self._page[LIMIT]))
 
-    def show(self, word: NoticeMessage) -> bool:
+    def show(self, message: NoticeMessage) -> bool:
         """Show the notice. True for a new one: there was none before in this round, or its time is over.
 
         The earlier deadline wins.
         """
         with self.lock:
             page = self._page
-            deadline = now_ns() + int(word.seconds * 1e9)
+            deadline = now_ns() + int(message.seconds * 1e9)
             over = self.seconds_left == 0 and deadline > page[DEADLINE] + int(_LATE_S * 1e9)
             first = page[NUMBER] == 0 or over
-            if not first and (word.do != "tell" or page[DEADLINE] <= deadline) and self.seconds_left > 0:
+            if not first and (message.do != "tell" or page[DEADLINE] <= deadline) and self.seconds_left > 0:
                 return False
             if first:
-                self._reason, page[NODE], page[LIMIT] = word.reason, word.node, 0
+                self._reason, page[NODE], page[LIMIT] = message.reason, message.node, 0
                 for slot in self._slots:
                     page[slot + SAVED] = 0
             page[DEADLINE] = deadline
@@ -349,7 +349,7 @@ class NoticeBoard:
                 json.dump(data, file)
             os.replace(f"{self._file}.new", self._file)
         except OSError as error:
-            logger.warning("the workers cannot be told by a file (%s): %s", self._file, error.strerror)
+            logger.warning("cannot write the notice file %s: %s", self._file, error.strerror)
 
 
 _ROUND = "RDZV_ROUND"
@@ -403,19 +403,19 @@ class NodeNotices:
         group = self._group
         if group is not None:
             self._leaving = True
-            word = NoticeMessage(self._board.round, group.group_rank, reason, seconds)
-            OwnThread(target=self._give, args=(word, group), name="rdzv-notice").start()
+            message = NoticeMessage(self._board.round, group.group_rank, reason, seconds)
+            OwnThread(target=self._give, args=(message, group), name="rdzv-notice").start()
 
     def answer(self, question: RpcRequest) -> Any:
         """Like ``questions.Answer``, for questions of the kind ``notice``. Raises ``ValueError``."""
-        word = word_of(question.arguments)
+        message = read_message(question.arguments)
         first = accepts = False
         with self._board.lock:
             group = self._group
-            if word.round == self._board.round and group is not None:
-                if word.node != group.group_rank or word.do != "tell":
+            if message.round == self._board.round and group is not None:
+                if message.node != group.group_rank or message.do != "tell":
                     self._told_in = group.generation
-                first, accepts = self._hear(word)
+                first, accepts = self._hear(message)
             report = asdict(self._board.report(self._leaving, accepts))
         if first:
             self._signal_workers()
@@ -429,37 +429,37 @@ class NodeNotices:
                 self._agreement.stop()
         self._board.close()
 
-    def _hear(self, word: NoticeMessage) -> tuple[bool, bool]:
+    def _hear(self, message: NoticeMessage) -> tuple[bool, bool]:
         """Do what is asked in this round. Returns whether it is a new notice, and whether a step in it is accepted."""
-        first = self._board.show(word)
+        first = self._board.show(message)
         if first:
             logger.warning(
                 "the job is about to lose node %d: %s; workers have %.0f s to save",
-                word.node,
-                word.reason,
-                word.seconds,
+                message.node,
+                message.reason,
+                message.seconds,
             )
-        self._see_to_agreement(word, first)
-        match word.do:
+        self._see_to_agreement(message, first)
+        match message.do:
             case "propose":
-                return first, self._board.propose(word.step)
+                return first, self._board.propose(message.step)
             case "agree":
                 known = self._board.agreed
-                if self._board.agree(word.step):
-                    if known != word.step:
-                        logger.info("all workers are told to save after step %d", word.step)
+                if self._board.agree(message.step):
+                    if known != message.step:
+                        logger.info("telling all workers to save after step %d", message.step)
                     return first, True
-                if self._too_late != word.step:
-                    self._too_late = word.step
-                    logger.warning("this node was told too late of step %d, which all others save", word.step)
+                if self._too_late != message.step:
+                    self._too_late = message.step
+                    logger.warning("this node heard too late of step %d, at which all others save", message.step)
             case "drop":
-                self._board.drop(word.step)
+                self._board.drop(message.step)
             case "over":
                 if self._leaving:
-                    self._put(NoticeAnswered(word.go_on, word.saved))
+                    self._put(NoticeAnswered(message.go_on, message.saved))
         return first, False
 
-    def _see_to_agreement(self, word: NoticeMessage, first: bool) -> None:
+    def _see_to_agreement(self, message: NoticeMessage, first: bool) -> None:
         """Node rank 0 leads the agreement: without it there is no round, as it mostly serves the round's store."""
         with self._lock:
             group = self._group
@@ -472,16 +472,16 @@ class NodeNotices:
             may_agree = self._questions is not None or group.group_world_size == 1
             others = 0 if self._questions is not None else group.group_world_size - 1
             self._agreement = Agreement(
-                word, group.generation, self._ask, lambda: self._board.seconds_left, self._least - others, may_agree
+                message, group.generation, self._ask, lambda: self._board.seconds_left, self._least - others, may_agree
             )
             self._agreement.start()
 
-    def _give(self, word: NoticeMessage, group: WorkerGroup) -> None:
+    def _give(self, message: NoticeMessage, group: WorkerGroup) -> None:
         """Tell the workers here and the other nodes, among which node rank 0 takes over. Runs on its own thread."""
-        until = now() + word.seconds
+        until = now() + message.seconds
         with self._board.lock:
             told = self._told_in == group.generation and self._board.seconds_left > 0
-            first, _ = self._hear(word)
+            first, _ = self._hear(message)
         if first:
             self._signal_workers()
         warn_of_near_end(self._grace)
@@ -489,44 +489,44 @@ class NodeNotices:
             return
         if self._questions is None:
             logger.warning(
-                "this backend carries no notice to other nodes: only the workers of this node are told, and no step is "
-                "agreed on"
+                "this backend cannot pass a notice on to other nodes: only the workers of this node are told, and no "
+                "step is agreed on"
             )
             return
         time.sleep(min(group.group_rank * _PER_RANK_S, _LONGEST_DELAY_S))
         if self._told_in == group.generation:
             return
         while (left := until - now()) > 0 and self._group is group and not self._closed.is_set():
-            answers = self._answers(replace(word, seconds=left), min(_TELL_S, left))
+            answers = self._answers(replace(message, seconds=left), min(_TELL_S, left))
             if answers is not None and any(rank == 0 and report is not None for rank, report in answers):
                 return  # node rank 0 tells those who have not heard of it yet
             self._closed.wait(min(_RETRY_S, left / 10))
 
-    def _ask(self, word: NoticeMessage, timeout: float) -> tuple[list[Report], int]:
+    def _ask(self, message: NoticeMessage, timeout: float) -> tuple[list[Report], int]:
         """What the nodes of the round report, and how many more nodes the job has: spares, and those that are silent.
 
         Without anybody to carry the question it is what this node alone can say; if the service does not answer, no
         report, and as many nodes as the job needs at least.
         """
         if self._questions is None:
-            return [checked(self.answer(RpcRequest("", NOTICE, asdict(word))), Report)], 0
-        answers = self._answers(word, timeout)
+            return [checked(self.answer(RpcRequest("", NOTICE, asdict(message))), Report)], 0
+        answers = self._answers(message, timeout)
         if answers is None:
             return [], self._least
         reports = [report for _, report in answers if report is not None]
         return reports, len(answers) - len(reports)
 
-    def _answers(self, word: NoticeMessage, timeout: float) -> list[tuple[int | None, Report | None]] | None:
+    def _answers(self, message: NoticeMessage, timeout: float) -> list[tuple[int | None, Report | None]] | None:
         """What each node of the job says, with its rank: None for a node that says nothing about this round.
 
         None in place of the whole list if the service does not answer.
         """
         assert self._questions is not None
         try:
-            answers = self._questions.ask(NOTICE, asdict(word), timeout)
+            answers = self._questions.ask(NOTICE, asdict(message), timeout)
         except (RdzvError, TimeoutError) as error:
             if not self._unheard:
-                logger.warning("the other nodes could not be told of the notice, which is tried again: %s", error)
+                logger.warning("could not tell the other nodes of the notice (trying again): %s", error)
             self._unheard = True
             return None
         self._unheard = False
@@ -541,6 +541,6 @@ class NodeNotices:
                     logger.warning(
                         "node %s on %s has not heard of the notice: %s", each.node_rank, each.host, each.problem
                     )
-            is_of_round = report is not None and report.round == word.round
+            is_of_round = report is not None and report.round == message.round
             found.append((each.node_rank, report if is_of_round else None))
         return found

@@ -42,22 +42,22 @@ def read_notice(args: RunOptions, stopping: Collection[signal.Signals] = ()) -> 
     """The settings; ``stopping`` are the signals of --signals-to-handle. Raises ``UsageError``."""
     if args.preempt_grace and signal.SIGALRM in stopping:
         raise UsageError(
-            "--signals-to-handle: SIGALRM is what the agent measures the time of --preempt-grace by",
+            "--signals-to-handle: SIGALRM is reserved for --preempt-grace",
             remedy="Leave it out, or --preempt-grace.",
         )
     found = tuple(dict.fromkeys(signals.read(args.notice_signals or RunOptions.notice_signals, "--notice-signals")))
     for number in found:
         if number not in DEAF_TO:
             raise UsageError(
-                f"--notice-signals: {number.name} cannot be a notice: sent to all processes of a job, as schedulers "
-                "do, it would harm those beside the agent",
+                f"--notice-signals: {number.name} cannot be used: schedulers send it to every process of a job, and it "
+                "would kill those beside the agent",
                 remedy=f"Use one of {', '.join(each.name for each in sorted(DEAF_TO))}.",
             )
     to_workers = None
     if args.worker_notice_signal:
         to_workers, *more = signals.read(args.worker_notice_signal, "--worker-notice-signal")
         if more:
-            raise UsageError(f"--worker-notice-signal={args.worker_notice_signal}: it is one signal")
+            raise UsageError(f"--worker-notice-signal={args.worker_notice_signal} is not one signal")
     if 0 < args.preempt_grace < _LEAST_S:
         raise UsageError(f"--preempt-grace={args.preempt_grace:g} is less than a second")
     if args.preempt_grace == 0 and args.notice_signals != RunOptions.notice_signals:
@@ -71,8 +71,8 @@ def warn_of_longer_grace(notice: NoticeSettings) -> None:
     told = told_grace(os.environ, by_sigterm=signal.SIGTERM in notice.signals) if grace else None
     if told is not None and told.value < grace:
         logger.warning(
-            "--preempt-grace=%g is longer than what the scheduler gives (%s): all is killed before the workers have "
-            "been stopped",
+            "--preempt-grace=%g is longer than the scheduler allows (%s): everything will be killed before the workers "
+            "have stopped",
             grace,
             told,
         )

@@ -118,7 +118,7 @@ class NodeStacks:
             if any(processes.is_there(processes.look(worker.pid)) for worker in node.workers):
                 self.store_reports(self.gather(node, within, native=0), (), f"workers of this node {why}")
         except Exception as error:
-            logger.warning("the stacks of the workers could not be read: %s", error)
+            logger.warning("could not read the stacks of the workers: %s", error)
 
     def store_of_peers(self, questions: NodeRpc | None, why: str) -> None:
         """Store the same for other nodes' workers, by asking the nodes, on a separate thread; returns at once."""
@@ -159,6 +159,6 @@ class NodeStacks:
             with path.open("x") as file:
                 file.write(f"{why}\n{text}\n")
         except OSError as error:
-            logger.warning("%s; their stacks (%s cannot be written: %s):\n%s", why, path, error.strerror, text)
+            logger.warning("%s; their stacks (cannot write %s: %s):\n%s", why, path, error.strerror, text)
         else:
-            logger.warning("%s; where they are is in %s: %s", why, path, text.partition("\n")[0])
+            logger.warning("%s; their stacks are in %s: %s", why, path, text.partition("\n")[0])

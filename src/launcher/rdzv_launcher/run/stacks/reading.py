@@ -18,14 +18,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rdzv_launcher.run.stacks import processes
 from rdzv_launcher.run.stacks.node import Node
 from rdzv_launcher.run.stacks.processes import Process
-from rdzv_launcher.run.stacks.reports import Frame, ProcessReport, Thread, WorkerReport, limited
+from rdzv_launcher.run.stacks.reports import MOST_TEXTS, Frame, ProcessReport, Stack, Thread, WorkerReport, limited
 from rdzv_plugins.stacks_on_request import SIGNAL
 from rdzv_plugins.system.processes import children_now
 
@@ -90,7 +89,7 @@ def py_spy_threads(process: Process, flags: Sequence[str] = (), *, timeout: floa
         )
     except subprocess.TimeoutExpired:
         _let_go_on(process)
-        raise NoStacks(f"py-spy was not done within {timeout:.1f} s") from None
+        raise NoStacks(f"py-spy did not finish within {timeout:.1f} s") from None
     except OSError as error:
         raise NoStacks(f"py-spy cannot be run: {error}") from None
     if ended.returncode:
@@ -103,7 +102,7 @@ def py_spy_threads(process: Process, flags: Sequence[str] = (), *, timeout: floa
 
 
 def _something_else(error: Exception) -> NoStacks:
-    return NoStacks(f"py-spy has written something else than stacks: {error!r}")
+    return NoStacks(f"py-spy did not print stacks: {error!r}")
 
 
 def by_request(process: Process, directory: Path | None, *, timeout: float) -> list[Thread]:
@@ -113,8 +112,8 @@ def by_request(process: Process, directory: Path | None, *, timeout: float) -> l
     path = directory / str(process.pid)
     if not path.exists() or not processes.catches(process.pid, SIGNAL):
         raise NoStacks(
-            "it does not write its stacks itself, despite --worker-stacks or --hang-timeout: it is no Python that "
-            "reads PYTHONPATH, or its program has taken the signal"
+            "it does not write its stacks itself, despite --worker-stacks or --hang-timeout: it is not a "
+            "Python that reads PYTHONPATH, or its program uses the signal"
         )
     if process.stands_still:
         raise NoStacks("it cannot write its stacks itself as long as it stands still")
@@ -122,7 +121,7 @@ def by_request(process: Process, directory: Path | None, *, timeout: float) -> l
     try:
         os.kill(process.pid, SIGNAL)
     except PermissionError:
-        raise NoStacks("it belongs to another user: it may not be sent a signal") from None
+        raise NoStacks("it belongs to another user, so it cannot be signalled") from None
     except ProcessLookupError:
         raise NoStacks("it has ended") from None
     text, since, deadline = "", time.monotonic(), time.monotonic() + timeout
@@ -136,7 +135,7 @@ def by_request(process: Process, directory: Path | None, *, timeout: float) -> l
                 break
             time.sleep(_LOOK_S)
     if not text:
-        raise NoStacks(f"it has not written its stacks within {timeout:.1f} s: it does not come out of the kernel")
+        raise NoStacks(f"it did not write its stacks within {timeout:.1f} s: it is blocked in the kernel")
     return _written(text)
 
 
@@ -158,7 +157,7 @@ def _reason(text: str, pid: int) -> str:
     lines = [line.strip() for line in text.partition("Stack backtrace:")[0].splitlines()]
     said = "; ".join(re.sub(r"^(Error|\d+): ", "", line) for line in lines if line and line != "Caused by:")
     if not re.search(r"(?i)permission denied|operation not permitted|elevated|sudo", said):
-        return said[:300] or "it has not said why"
+        return said[:300] or "it gave no reason"
     why = []
     user = processes.user_of(pid)
     if user is not None and user != os.geteuid():
@@ -168,7 +167,7 @@ def _reason(text: str, pid: int) -> str:
         why += [_SCOPES[scope]] if scope in _SCOPES else []
     except OSError:
         pass
-    reasons = ", and ".join(why) or "a container without CAP_SYS_PTRACE, or a process that has hidden itself"
+    reasons = ", and ".join(why) or "a container without CAP_SYS_PTRACE, or a process that hides itself"
     return f"it may not read this process ({reasons})"
 
 
@@ -194,7 +193,7 @@ def _written(text: str) -> list[Thread]:
             number = frame["line"]
             found[-1][1].append(Frame(frame["function"], frame["file"], int(number) if number.isdecimal() else 0))
     if not found:
-        raise NoStacks("what it has written is not a stack")
+        raise NoStacks("what it wrote is not a stack")
     # the kernel sends a signal to the main thread, as long as that can take it
     main = current if len(found) >= _MOST_WRITTEN else len(found) - 1
     threads = [Thread(name, number == main, limited(frames)) for number, (name, frames) in enumerate(found)]
@@ -254,13 +253,14 @@ class _Reader:
         return found
 
     def _read_one(self, process: Process) -> ProcessReport:
-        found = replace(_without_stacks(process), is_python=processes.is_python(process.pid))
+        found = _without_stacks(process)
+        found.is_python = processes.is_python(process.pid)
         if found.is_python is False:
-            found.tried = ("it is no Python program",)
+            found.tried = ("it is not a Python program",)
         else:
             found.how, found.threads, found.tried = self._threads(process)
         if process.state == "D" or not found.how:
-            found.kernel = tuple(processes.kernel_stack(process.pid))
+            found.kernel = tuple(processes.kernel_stack(process.pid)[:MOST_TEXTS])
         return found
 
     def _threads(self, process: Process) -> tuple[str, tuple[Thread, ...], tuple[str, ...]]:
@@ -289,7 +289,7 @@ class _Reader:
         frames = threads[0].frames if threads else ()
         python = [at for at, frame in enumerate(frames) if frame.line]
         if python and [frames[at] for at in python] == list(found.frames):
-            found.native = frames[: python[-1] + 1]
+            found.native = Stack(frames[: python[-1] + 1])
 
 
 def _without_stacks(process: Process) -> ProcessReport:

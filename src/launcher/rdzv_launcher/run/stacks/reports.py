@@ -10,27 +10,26 @@ from __future__ import annotations
 import os
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field, to_builtins
 
 from rdzv_launcher.run.names import compressed, named
 from rdzv_launcher.run.stacks.node import Node
 from rdzv_plugins.plain_text import many, printable, some
 from rdzv_plugins.questions import RpcResponse, checked
 
-_MOST_WORKERS = 4096
-_MOST_TEXTS = 32
-_TEXT, _FRAME_TEXT = 1000, 300
-"""The most characters of a text that others have sent, and of one in a frame that is sent."""
+_FRAME_TEXT = 300
+"""The most characters of a text in a frame."""
 _Index = Annotated[int, Meta(ge=0)]
 _MOST_FRAMES = 160
 _OUTERMOST = 40
+MOST_TEXTS = 32
+_Texts = Annotated[tuple[str, ...], Meta(max_length=MOST_TEXTS)]
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(Struct, frozen=True, array_like=True):
     """One call on a thread's stack."""
 
     function: str
@@ -45,45 +44,46 @@ class Frame:
         return f"{name}:{self.line}" if self.line else name
 
 
-@dataclass(frozen=True)
-class Thread:
+class Stack(tuple[Frame, ...]):
+    """A thread's calls, innermost first. In an answer it is a number: equal stacks are included once."""
+
+
+class Thread(Struct, frozen=True, omit_defaults=True):
     """One thread of a process."""
 
     name: str
-    is_main: bool
-    frames: tuple[Frame, ...]
-    is_active: bool | None = None
+    is_main: bool = field(name="main")
+    frames: Stack = field(name="stack")
+    is_active: bool | None = field(name="active", default=None)
     """Whether it was on a processor when it was read; None if that is not known."""
 
 
-def limited(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+def limited(frames: Sequence[Frame]) -> Stack:
     """No more frames than fit into a message: of an endless recursion, the innermost and the outermost."""
-    if len(frames) <= _MOST_FRAMES:
-        return tuple(frames)
-    left = len(frames) - _MOST_FRAMES
-    gap = Frame(f"... {left} more calls ...", "", 0)
-    return (*frames[: _MOST_FRAMES - _OUTERMOST], gap, *frames[-_OUTERMOST:])
+    if left := max(0, len(frames) - _MOST_FRAMES):
+        gap = Frame(f"... {left} more calls ...", "", 0)
+        frames = (*frames[: _MOST_FRAMES - _OUTERMOST], gap, *frames[-_OUTERMOST:])
+    return Stack(Frame(each.function[:_FRAME_TEXT], each.file[:_FRAME_TEXT], each.line) for each in frames)
 
 
-@dataclass
-class ProcessReport:
+class ProcessReport(Struct, omit_defaults=True):
     """A worker, or a process below one."""
 
-    pid: int
+    pid: _Index
     state: str
     """One letter, as in /proc; or ``ended``."""
     wait_channel: str = ""
     command: str = ""
-    is_python: bool | None = None
+    is_python: bool | None = field(name="python", default=None)
     how: str = ""
     """How its stacks were read; empty if they were not."""
-    tried: tuple[str, ...] = ()
+    tried: _Texts = ()
     """Why other ways were not possible."""
     threads: tuple[Thread, ...] = ()
     """Its threads, the main one first."""
-    native: tuple[Frame, ...] = ()
+    native: Stack = Stack()
     """The main thread with its native frames, if they were read."""
-    kernel: tuple[str, ...] = ()
+    kernel: _Texts = ()
     children: tuple[ProcessReport, ...] = ()
     """The processes that it has started, without stacks."""
     below: tuple[ProcessReport, ...] = ()
@@ -101,8 +101,7 @@ class ProcessReport:
         return threads[0].frames if threads else ()
 
 
-@dataclass(frozen=True)
-class WorkerReport:
+class WorkerReport(Struct, frozen=True):
     """What is known about one worker of a job: who it is, and where it stands."""
 
     rank: int
@@ -113,77 +112,32 @@ class WorkerReport:
 
 
 def answer_of(node: Node, workers: Iterable[WorkerReport]) -> dict[str, Any]:
-    """What the node answers: its workers as JSON. Equal stacks are included once, and threads refer to them by number.
+    """What the node answers: its workers as JSON, and their stacks, to which threads refer by number.
 
     Most ranks of a job that hangs are at the same place.
     """
-    numbers: dict[tuple[Frame, ...], int] = {}
-    return {
-        "node_rank": node.node_rank,
-        "host": node.host,
-        "agent": node.agent,
-        "workers": [
-            {"rank": each.rank, "local_rank": each.local_rank} | _data(each.process, numbers) for each in workers
-        ],
-        "stacks": [
-            [[each.function[:_FRAME_TEXT], each.file[:_FRAME_TEXT], each.line] for each in frames] for frames in numbers
-        ],
-    }
+    numbers: dict[Stack, int] = {}
+
+    def told(process: ProcessReport) -> dict[str, Any]:
+        data: dict[str, Any] = to_builtins(process)
+        for thread, each in zip(process.threads, data.get("threads", ()), strict=True):
+            each["stack"] = numbers.setdefault(thread.frames, len(numbers))
+        if process.native:
+            data["native"] = numbers.setdefault(process.native, len(numbers))
+        if process.below:
+            data["below"] = list(map(told, process.below))
+        return data
+
+    found = [{"rank": each.rank, "local_rank": each.local_rank} | told(each.process) for each in workers]
+    about = {"node_rank": node.node_rank, "host": node.host, "agent": node.agent}
+    return about | {"workers": found, "stacks": to_builtins(list(numbers))}
 
 
-def _data(process: ProcessReport, numbers: dict[tuple[Frame, ...], int]) -> dict[str, Any]:
-    """A process as JSON; what it adds to ``numbers`` are its stacks."""
+class _Ranks(Struct):
+    """Of a worker in an answer, beside the fields of its ``ProcessReport``."""
 
-    def number(frames: tuple[Frame, ...]) -> int:
-        return numbers.setdefault(frames, len(numbers))
-
-    return _known(process) | {
-        "python": process.is_python,
-        "how": process.how,
-        "tried": process.tried,
-        "threads": [
-            {"name": each.name, "main": each.is_main, "active": each.is_active, "stack": number(each.frames)}
-            for each in process.threads
-        ],
-        "native": number(process.native) if process.native else None,
-        "kernel": process.kernel,
-        "children": [_known(each) for each in process.children],
-        "below": [_data(each, numbers) for each in process.below],
-    }
-
-
-def _known(process: ProcessReport) -> dict[str, Any]:
-    """What is known without stacks."""
-    return {name: getattr(process, name) for name in ("pid", "state", "wait_channel", "command")}
-
-
-class _Thread(Struct):
-    name: str
-    main: bool
-    stack: _Index
-    active: bool | None = None
-
-
-class _Process(Struct):
-    """What is said of a process; a worker may have some below it, and these have none."""
-
-    pid: _Index
-    state: str
-    wait_channel: str = ""
-    command: str = ""
-    python: bool | None = None
-    how: str = ""
-    tried: list[str] = []
-    threads: list[_Thread] = []
-    native: _Index | None = None
-    kernel: list[str] = []
-
-
-class _Worker(_Process, kw_only=True):
     rank: _Index
     local_rank: _Index
-    children: list[_Process] = []
-    below: list[_Process] = []
 
 
 class _Node(Struct):
@@ -191,42 +145,21 @@ class _Node(Struct):
 
     node_rank: int | None
     host: str
-    workers: list[_Worker]
-    stacks: list[list[tuple[str, str, int]]]
+    workers: Annotated[list[dict[str, Any]], Meta(max_length=4096)]
+    stacks: list[tuple[Frame, ...]]
 
 
 def workers_of(answer: Any) -> list[WorkerReport]:
     """The workers of one node, from its answer. Raises ``ValueError`` if it is not a valid answer."""
     node = checked(answer, _Node)
-    stacks = [tuple(Frame(name[:_TEXT], file[:_TEXT], line) for name, file, line in each) for each in node.stacks]
-    try:
-        return [
-            WorkerReport(each.rank, each.local_rank, node.node_rank, node.host[:_TEXT], _worker(each, stacks))
-            for each in node.workers[:_MOST_WORKERS]
-        ]
-    except IndexError:
-        raise ValueError("it has not all of the stacks to which it refers") from None
 
+    def stack(_: type, number: Any) -> Stack:
+        if number is not None and (type(number) is not int or not 0 <= number < len(node.stacks)):
+            raise ValueError("it refers to stacks that it does not contain")
+        return Stack(() if number is None else node.stacks[number])
 
-def _worker(said: _Worker, stacks: Sequence[tuple[Frame, ...]]) -> ProcessReport:
-    report = _process(said, stacks)
-    children = tuple(_process(each, ()) for each in said.children)
-    return replace(report, children=children, below=tuple(_process(each, stacks) for each in said.below))
-
-
-def _process(said: _Process, stacks: Sequence[tuple[Frame, ...]]) -> ProcessReport:
-    return ProcessReport(
-        pid=said.pid,
-        state=said.state[:_TEXT],
-        wait_channel=said.wait_channel[:_TEXT],
-        command=said.command[:_TEXT],
-        is_python=said.python,
-        how=said.how[:_TEXT],
-        tried=tuple(each[:_TEXT] for each in said.tried[:_MOST_TEXTS]),
-        threads=tuple(Thread(each.name[:_TEXT], each.main, stacks[each.stack], each.active) for each in said.threads),
-        native=stacks[said.native] if said.native is not None else (),
-        kernel=tuple(each[:_TEXT] for each in said.kernel[:_MOST_TEXTS]),
-    )
+    found = ((checked(each, _Ranks), checked(each, ProcessReport, stack)) for each in node.workers)
+    return [WorkerReport(each.rank, each.local_rank, node.node_rank, node.host, process) for each, process in found]
 
 
 _LIBRARIES = "/site-packages/", "/dist-packages/", "/lib/python3", os.path.join(sysconfig.get_paths()["stdlib"], "")
@@ -340,8 +273,7 @@ _HEADLINE_GROUPS = 4
 _PIDS_NAMED = 4
 
 
-@dataclass(frozen=True)
-class Silent:
+class Silent(Struct, frozen=True):
     """A node or an agent about which something other than its workers' places has to be said."""
 
     name: str
@@ -431,9 +363,9 @@ def _state(group: Group) -> str:
         return "stopped by a debugger"
     if group.kind == "stopped":
         pids = " ".join(str(worker.process.pid) for worker in group.workers[:_PIDS_NAMED])
-        return f"STOPPED by a signal; kill -CONT {pids} lets {'it' if len(group.workers) == 1 else 'them'} go on"
+        return f"STOPPED by a signal; kill -CONT {pids} resumes {'it' if len(group.workers) == 1 else 'them'}"
     if group.kind == "stuck":
-        return f"stuck in the kernel, in D state{channel}: mostly a device, a driver or a file system"
+        return f"stuck in the kernel, in state D{channel}: usually a device, a driver or a file system"
     if group.kind == "unknown":
         return f"in state {printable(process.state, 10)}{channel}; its stack cannot be read"
     return {"running": "running", "waiting": f"waiting{channel}", "ended": "ended"}[group.kind]
@@ -442,7 +374,8 @@ def _state(group: Group) -> str:
 def _stacks(process: ProcessReport, threads: bool) -> Iterator[str]:
     reader = process.reader
     if reader is not process:
-        yield f"  no Python program; that of pid {reader.pid}, which it has started ({printable(reader.command, 120)}):"
+        command = printable(reader.command, 120)
+        yield f"  not a Python program; the stack of pid {reader.pid}, which it started ({command}):"
     if not reader.threads:
         yield from (f"  {printable(reason)}" for reason in process.tried)
     else:
@@ -490,9 +423,11 @@ def read(answers: Iterable[RpcResponse]) -> tuple[list[WorkerReport], list[Silen
                 found = workers_of(each.answer)
                 workers += found
                 if not found:
-                    silent.append(Silent(name, "has no workers now: it is a spare, or waits for other nodes", "idle"))
+                    silent.append(
+                        Silent(name, "has no workers now: it is a spare, or is waiting for other nodes", "idle")
+                    )
                 continue
             except ValueError as error:
-                problem = f"has answered with something that cannot be read: {error}"
+                problem = f"sent an answer that cannot be read: {error}"
         silent.append(Silent(name, problem))
     return workers, silent

@@ -52,7 +52,7 @@ def arrange() -> None:
             install()
     except Exception as error:
         rank = os.environ.get("RANK", "?")
-        os.write(2, f"rdzv-run: what was to be arranged in rank {rank} is not: {error!r}\n".encode())
+        os.write(2, f"rdzv-run: rank {rank} could not be set up as asked: {error!r}\n".encode())
     finally:
         sys.path[:] = path
 

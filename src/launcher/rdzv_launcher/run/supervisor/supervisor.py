@@ -31,6 +31,7 @@ from rdzv_launcher.run.supervisor.messages import (
 from rdzv_launcher.run.supervisor.supervisor_process import start_supervisor
 from rdzv_plugins.errors import LimitTooLow, SupervisorLost, WorkerNotStarted
 from rdzv_plugins.runtime import POLLIN, POLLOUT, SYSTEM, Runtime, Signals
+from rdzv_plugins.system.processes import ended_by
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +153,7 @@ class Supervisor:
         preload: Preload | None = None,
         inherited: Inherited | None = None,
         ignored: Iterable[int] = (),
-        belongings: OwnedResources | None = None,
+        owned: OwnedResources | None = None,
         runtime: Runtime = SYSTEM,
         processes: Processes = descendants,
         make: Callable[[Channel, Iterable[int], Inherited, OwnedResources], int] = start_supervisor,
@@ -182,10 +183,10 @@ class Supervisor:
         """The supervisor's end of the channel has taken the question: it need not be asked again."""
         self._channel, theirs = Channel.pair(runtime.socketpair)
         try:
-            self.pid = make(theirs, ignored, inherited or Inherited(), belongings or OwnedResources())
+            self.pid = make(theirs, ignored, inherited or Inherited(), owned or OwnedResources())
         except OSError as error:
             raise LimitTooLow(
-                f"the process that keeps this node's workers could not be started: {error.strerror}",
+                f"the worker supervisor could not be started: {error.strerror}",
                 remedy="Allow more processes (ulimit -u, pids of the container), or free memory.",
             ) from error
         finally:
@@ -288,7 +289,7 @@ class Supervisor:
             left = self._ask("kill", limit, daemons, timeout=deadline - self._clock())
             if left is not None:
                 return left
-            self._lose(f"did not end them within {timeout:g} s, and was ended")
+            self._lose(f"did not end the workers within {timeout:g} s, and was killed")
         except SupervisorLost:
             pass
         return self._adopted.kill(self._runtime.monotonic() + _SEND_S)
@@ -332,13 +333,11 @@ class Supervisor:
                 if self._channel.send(message):
                     return
                 if self._clock() > deadline:
-                    raise SupervisorLost(
-                        f"the process that keeps this node's workers (pid {self.pid}) takes no messages"
-                    )
+                    raise SupervisorLost(f"the worker supervisor (pid {self.pid}) takes no messages")
                 self._poll(_AGAIN_S, POLLOUT)
         except Gone:
             pass
-        raise SupervisorLost("the process that keeps this node's workers has ended")
+        raise SupervisorLost("the worker supervisor has ended")
 
     def _ask(self, what: str, *rest: object, timeout: float) -> list[int] | None:
         """The answer; None if there is none in time. Raises ``SupervisorLost`` if the supervisor has ended."""
@@ -369,7 +368,7 @@ class Supervisor:
             self._poll(left)
             self._take()
         if self._lost:
-            raise SupervisorLost("the process that keeps this node's workers has ended")
+            raise SupervisorLost("the worker supervisor has ended")
         return True
 
     def _poll(self, timeout: float, events: int = POLLIN) -> None:
@@ -405,15 +404,12 @@ class Supervisor:
                 pass
         unanswered = self._unanswered()
         if unanswered >= SILENT_S:
-            self._lose(f"stood still for {unanswered:.0f} s, and was ended")
+            self._lose(f"stood still for {unanswered:.0f} s, and was killed")
         elif unanswered >= STOPPED_S:
             found = self._processes.look(self.pid)
             if found is None or found.state != "T":
                 return
-            logger.warning(
-                "the process that keeps this node's workers (pid %d) has been stopped by a signal: it is told to go on",
-                self.pid,
-            )
+            logger.warning("the worker supervisor (pid %d) was stopped by a signal: resuming it", self.pid)
             self._signal_supervisor(Signals.SIGCONT)
 
     def _hear(self, message: Message) -> None:
@@ -446,11 +442,11 @@ class Supervisor:
             how = how or "does not end"
         left = self._adopted.kill(self._runtime.monotonic() + _SEND_S)
         if code is not None and not how:
-            how = f"was ended by {Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            how = ended_by(code)
         self._events.append(
             Lost(
-                f"the process that keeps this node's workers (pid {self.pid}) {how}: they were ended with it"
-                + (f"; still there: {left}" if left else "")
+                f"the worker supervisor (pid {self.pid}) {how}: the workers were ended with it"
+                + (f"; still running: {left}" if left else "")
             )
         )
 
@@ -471,9 +467,9 @@ class Supervisor:
 
 def _late(worker: Start) -> WorkerNotStarted:
     return WorkerNotStarted(
-        f"the worker with local rank {worker.local_rank} could not be started: {worker.command[0]} did not run "
-        f"after {_ANSWER_S:g} s",
-        remedy="Look at the file system that it is on, and at that of --log-dir: one of them may hang.",
+        f"the worker with local rank {worker.local_rank} could not be started: {worker.command[0]} was not "
+        f"running after {_ANSWER_S:g} s",
+        remedy="Check the file systems of the program and of --log-dir: one of them may hang.",
     )
 
 
@@ -484,18 +480,18 @@ def _not_started(worker: Start, what: str, number: int) -> WorkerNotStarted:
     if what == "value":
         return WorkerNotStarted(
             f"{who}its arguments or its environment contain a NUL character, or a name with '='",
-            remedy="Look at the arguments of the script, and at what plug-ins add to the environment.",
+            remedy="Check the arguments of the script, and what plug-ins add to the environment.",
         )
     if what in ("stdout", "stderr") and number not in (errno.EMFILE, errno.ENFILE):
         return WorkerNotStarted(
-            f"{who}{getattr(worker, what)}, the file for its {what}, cannot be opened ({why})",
-            remedy="Choose a directory that can be written (--log-dir, --redirects), with room on it.",
+            f"{who}cannot open {getattr(worker, what)}, the file for its {what} ({why})",
+            remedy="Choose a writable directory with free space (--log-dir, --redirects).",
         )
     if number in (errno.EMFILE, errno.ENFILE):
         return WorkerNotStarted(f"{who}{why}", remedy="Allow more open files: ulimit -n.")
     if what == "fork" or number in (errno.EAGAIN, errno.ENOMEM):
         return WorkerNotStarted(
-            f"{who}the system allows no further process ({why})",
+            f"{who}the system allows no more processes ({why})",
             remedy="Allow more processes (ulimit -u, TasksMax= of a systemd unit, pids of the container), free memory, "
             "or start fewer workers: --nproc-per-node.",
         )
@@ -503,13 +499,13 @@ def _not_started(worker: Start, what: str, number: int) -> WorkerNotStarted:
         size = sum(map(len, worker.command)) + sum(len(k) + len(v) + 2 for k, v in worker.environment.items())
         return WorkerNotStarted(
             f"{who}its arguments and its environment are too long for the system ({size} characters; {why})",
-            remedy="One string may have 128 KiB, all together a quarter of the stack's limit (ulimit -s). Put what is "
-            "long into a file.",
+            remedy="One string may have 128 KiB, all together a quarter of the stack limit (ulimit -s). Put long "
+            "values into a file.",
         )
     remedies = {
-        errno.ENOENT: "Check the path and PATH of the workers; of a script also the interpreter after its #!.",
-        errno.EACCES: "Make it executable: chmod +x. A directory cannot be run, nor what lies on a file system that "
-        "is mounted noexec.",
-        errno.ENOEXEC: "A script needs a first line that says its interpreter, as #!/bin/sh.",
+        errno.ENOENT: "Check the path, and PATH of the workers; for a script, also the interpreter after its #!.",
+        errno.EACCES: "Make it executable: chmod +x. A directory cannot be run, and neither can a file on a file "
+        "system mounted noexec.",
+        errno.ENOEXEC: "A script needs a first line that names its interpreter, such as #!/bin/sh.",
     }
     return WorkerNotStarted(f"{who}{program}: {why}", remedy=remedies.get(number, ""))

@@ -113,10 +113,10 @@ _PATIENCE_S = 600.0
 """A process that is stuck in the kernel may never end."""
 
 
-def clear(belongings: OwnedResources) -> None:
+def clear(owned: OwnedResources) -> None:
     """End everything that carries the agent's mark, until nothing is left, and remove its temporary files."""
-    if belongings.mark:
-        marked = ProcessTag(belongings.mark)
+    if owned.mark:
+        marked = ProcessTag(owned.mark)
         quiet, pause, deadline = 0, _LOOK_S, time.monotonic() + _PATIENCE_S
         while quiet < _QUIET_LOOKS and time.monotonic() < deadline:
             if marked.signal(signal.SIGKILL):
@@ -124,8 +124,8 @@ def clear(belongings: OwnedResources) -> None:
             else:
                 quiet, pause = quiet + 1, _LOOK_S
             time.sleep(pause)
-    if belongings.directory:
-        remove(belongings.directory)
+    if owned.directory:
+        remove(owned.directory)
 
 
 BOOT = (
@@ -170,12 +170,12 @@ class SupervisorProcess:
     """The process. ``ignored``: the signals that the agent ignored at its start; its workers ignore them, too."""
 
     def __init__(
-        self, channel: Channel, agent: int, ignored: Collection[int], inherited: Inherited, belongings: OwnedResources
+        self, channel: Channel, agent: int, ignored: Collection[int], inherited: Inherited, owned: OwnedResources
     ) -> None:
         self._channel, self._agent = channel, agent
-        self._inherited, self._belongings = inherited, belongings
+        self._inherited, self._owned = inherited, owned
         self._frozen = FrozenAgent(
-            (lambda: read_round(belongings.page)) if belongings.page >= 0 else None,
+            (lambda: read_round(owned.page)) if owned.page >= 0 else None,
             lambda: self._on_signal_below(signal.SIGSTOP),
         )
         self._name = prctl.get_name()
@@ -195,7 +195,8 @@ class SupervisorProcess:
         for number in DEAF_TO:
             signal.signal(number, signal.SIG_IGN)
         prctl.adopt_orphans()
-        prctl.die_with_parent(signal.SIGCONT)  # if it is stopped when the agent ends, there is nobody else to go on
+        # if it is stopped when the agent ends, there is nobody else to continue it
+        prctl.die_with_parent(self._agent, signal.SIGCONT)
         prctl.set_name(NAME)
         self._loop.watch_children(self._reap)
         self._loop.watch(self._channel.fileno(), self._hear)
@@ -215,7 +216,7 @@ class SupervisorProcess:
         finally:  # whatever happens here
             self._end()
             if not self._dismissed:
-                clear(self._belongings)
+                clear(self._owned)
 
     # what the others say
 
@@ -429,7 +430,7 @@ class SupervisorProcess:
             pause = min(2 * pause, _LONGEST_S)
 
 
-def start_supervisor(theirs: Channel, ignored: Iterable[int], inherited: Inherited, belongings: OwnedResources) -> int:
+def start_supervisor(theirs: Channel, ignored: Iterable[int], inherited: Inherited, owned: OwnedResources) -> int:
     """Start a supervisor of this process at the other end of its channel; returns the pid. Raises ``OSError``."""
     prctl.adopt_orphans()
     ours = {number for number in signal.valid_signals() - RESTORED if signal.getsignal(number) is signal.SIG_IGN}
@@ -437,13 +438,13 @@ def start_supervisor(theirs: Channel, ignored: Iterable[int], inherited: Inherit
     if inherited.function is not None or len(os.listdir("/proc/self/task")) == 1:
         pid = os.fork()
         if pid == 0:
-            become_supervisor(theirs, agent, ignored, inherited, belongings)
+            become_supervisor(theirs, agent, ignored, inherited, owned)
         return pid
     # a fork of a process with threads may find a lock that nobody will ever release
     import subprocess
 
     fd = theirs.fileno()
-    kept, own = inherited.descriptors, belongings
+    kept, own = inherited.descriptors, owned
     told = [str(fd), str(agent), ",".join(map(str, kept)), str(own.page), own.mark, own.directory, *map(str, ignored)]
     open_there = [fd, *kept, *([own.page] if own.page >= 0 else [])]
     # this very program, by another name: a debugger that follows children, or a wrapper called python, would bring its
@@ -461,7 +462,7 @@ def start_supervisor(theirs: Channel, ignored: Iterable[int], inherited: Inherit
 
 
 def become_supervisor(
-    channel: Channel, agent: int, ignored: Collection[int], inherited: Inherited, belongings: OwnedResources
+    channel: Channel, agent: int, ignored: Collection[int], inherited: Inherited, owned: OwnedResources
 ) -> None:
     """In a process that the agent has just forked: let go of everything of the agent's, and never return.
 
@@ -474,11 +475,11 @@ def become_supervisor(
         let_go_of_handlers()
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         os.setsid()
-        close_all_but({channel.fileno(), belongings.page, *inherited.descriptors})
-        SupervisorProcess(channel, agent, ignored, inherited, belongings).run()
+        close_all_but({channel.fileno(), owned.page, *inherited.descriptors})
+        SupervisorProcess(channel, agent, ignored, inherited, owned).run()
         code = 0
     except BaseException as error:
-        os.write(2, f"rdzv: the supervisor of the workers met an error: {type(error).__name__}: {error}\n".encode())
+        os.write(2, f"rdzv: error in the worker supervisor: {type(error).__name__}: {error}\n".encode())
     finally:
         os._exit(code)
 
@@ -487,5 +488,5 @@ def main() -> None:
     """The entry point of a supervisor that was started as a program."""
     _, _, fd, agent, kept, page, mark, directory, *ignored = sys.argv
     inherited = Inherited(tuple(int(number) for number in kept.split(",") if number))
-    belongings = OwnedResources(int(page), mark, directory)
-    become_supervisor(Channel.of(int(fd)), int(agent), [int(number) for number in ignored], inherited, belongings)
+    owned = OwnedResources(int(page), mark, directory)
+    become_supervisor(Channel.of(int(fd)), int(agent), [int(number) for number in ignored], inherited, owned)

@@ -179,8 +179,7 @@ def _arrive(between: int, supervisor: int) -> None:
     """Wait for the process in between to end, and make sure that this one ends with the supervisor."""
     while os.getppid() == between:
         time.sleep(0.0002)
-    prctl.die_with_parent()
-    if os.getppid() != supervisor:
+    if not prctl.die_with_parent(supervisor):
         os._exit(_ENDED)
     os.setsid()
 

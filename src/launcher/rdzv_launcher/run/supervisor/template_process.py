@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from rdzv_launcher.run.supervisor.in_worker import HOOK, ROOTS
 from rdzv_launcher.run.supervisor.messages import Channel, Gone, Loop, Message, Preload, Start
 from rdzv_launcher.run.supervisor.worker_process import spawn, when_known
+from rdzv_plugins.system.processes import ended_by
 
 if TYPE_CHECKING:
     from rdzv_launcher.run.supervisor.supervisor_process import SupervisorProcess
@@ -75,7 +76,7 @@ class TemplateProcess:
         """Begin to import."""
         self._preload = preload
         if not program_of(preload.command):
-            self._fail("only Python scripts and modules can be preloaded for")
+            self._fail("only Python scripts and modules can be forked from preloaded modules")
             return
         self._begin()
 
@@ -144,11 +145,11 @@ class TemplateProcess:
 
     def _suits(self, asked: Start) -> bool:
         if program_of(asked.command) != program_of(self._preload.command):
-            self._say("the workers run another program than the one that was preloaded for")
+            self._say("the workers run a different program from the one that was preloaded for")
             return False
         names = differing(self._preload.environment, asked.environment)
         if names:
-            self._say(f"the environment of worker {asked.local_rank} has other values of {', '.join(names)}")
+            self._say(f"worker {asked.local_rank} has different values of {', '.join(names)} in its environment")
         return not names
 
     def _ask(self, asked: Start) -> None:
@@ -232,18 +233,18 @@ class TemplateProcess:
             return
         self._pid = -1
         code = os.waitstatus_to_exitcode(status)
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        how = ended_by(code)
         if self._state == "probing":
             if code == 0:
                 self._import()
             else:
-                self._fail(f"{self._preload.command[0]} does not take a sitecustomize from PYTHONPATH")
+                self._fail(f"{self._preload.command[0]} ignores a sitecustomize on PYTHONPATH")
             return
         self.hear()
         if self._state == "importing":
             self._fail(f"it {how} while {self._doing}")
         elif self._state == "ready":
-            self._replace(f"the process that had preloaded {how}")
+            self._replace(f"the process with the preloaded modules {how}")
 
     def _replace(self, reason: str) -> None:
         self._deaths += 1

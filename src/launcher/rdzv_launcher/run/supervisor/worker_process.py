@@ -71,8 +71,7 @@ def spawn(
         return pid, outcome
     what, number = "exec", 0
     try:
-        prctl.die_with_parent()
-        if os.getppid() == parent:
+        if prctl.die_with_parent(parent):
             os.setsid()
             for each in defaults:
                 signal.signal(each, signal.SIG_DFL)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from rdzv_launcher.run.supervisor.messages import Preload, Start
@@ -27,8 +27,10 @@ _NCCL = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 _NEVER_SENT = "SIGURG"
 """Stands for no signal at all: torch's way of starting processes rejects an empty list."""
 
-Addition: TypeAlias = Callable[[WorkerGroup, Worker, Mapping[str, str]], Mapping[str, str]]
-"""Returns variables for a worker of the group that is about to be started; gets those that it has so far."""
+Additions: TypeAlias = Callable[[Worker, Mapping[str, str]], Iterable[Mapping[str, str]]]
+"""Further variables for a worker that is about to be started, each over those before it; gets those so far, which grow
+meanwhile.
+"""
 
 
 def worker_variables(
@@ -38,13 +40,12 @@ def worker_variables(
     environ: Mapping[str, str],
     *,
     use_agent_store: bool = True,
-    additions: Sequence[Addition] = (),
+    additions: Additions = lambda worker, own: (),
 ) -> dict[str, str]:
     """What a worker has beyond the agent's own ``environ``: every variable that torchrun's agent gives it, and more.
 
-    ``use_agent_store``: the workers find the store served at the master's address, and rank 0 does not serve it. Each
-    of the ``additions`` takes precedence over those before it. Raises ``UsageError`` if there is no device for the
-    worker, and as the additions do.
+    ``use_agent_store``: the workers find the store served at the master's address, and rank 0 does not serve it. Raises
+    ``UsageError`` if there is no device for the worker, and as the ``additions`` do.
     """
     variables = {
         "RANK": str(worker.global_rank),
@@ -70,8 +71,8 @@ def worker_variables(
         variables |= devices_of(worker.local_rank, environ)
     if spec.nproc > 1 and _THREADS not in environ:
         variables[_THREADS] = "1"
-    for more in additions:
-        variables |= more(group, worker, dict(variables))
+    for more in additions(worker, variables):
+        variables |= more
     return variables
 
 
@@ -100,7 +101,7 @@ def prepare_starts(
     group: WorkerGroup,
     output: Output,
     use_agent_store: bool,
-    additions: Sequence[Addition] = (),
+    additions: Additions = lambda worker, own: (),
 ) -> tuple[Start, ...]:
     """What to start for this round; by the time this returns, its log files exist, and --tee has begun.
 

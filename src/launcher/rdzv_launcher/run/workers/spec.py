@@ -87,12 +87,12 @@ def read_preload(args: RunOptions, program: Program) -> tuple[str, ...]:
     for module in modules:
         if not all(part.isidentifier() for part in module.split(".")):
             raise UsageError(
-                f"--preload={args.preload}: {module!r} is no name of a module",
+                f"--preload={args.preload}: {module!r} is not a valid module name",
                 remedy="For example --preload=torch,torch.distributed",
             )
     if modules and program.kind is Kind.COMMAND:
         raise UsageError(
-            f"--preload={args.preload}: with --no-python the workers are no Python programs of which that is known",
+            f"--preload={args.preload} cannot be used with --no-python: the workers may not be Python programs",
             remedy="Leave one of them out.",
         )
     return modules
@@ -126,7 +126,7 @@ def _nth(variable: str, local_rank: int, environ: Mapping[str, str]) -> str:
     if local_rank >= len(devices):
         raise UsageError(
             f"--virtual-local-rank: there is no device for local rank {local_rank}: {variable}={environ[variable]}",
-            remedy=f"Name as many devices there as workers are to run on this node, or unset {variable}.",
+            remedy=f"List a device for each worker of this node there, or unset {variable}.",
         )
     return devices[local_rank].strip()
 
@@ -138,7 +138,7 @@ def require_numactl(mode: str) -> None:
     """Raises ``MissingDependency`` if a ``mode`` is given and there is no numactl."""
     if mode and shutil.which("numactl") is None:
         raise MissingDependency(
-            f"--numa-binding={mode} starts the workers with numactl, and there is no such program",
+            f"--numa-binding={mode} starts the workers with numactl, which is not installed",
             remedy="Install it (on Debian and Ubuntu: apt-get install numactl), or leave out --numa-binding.",
         )
 
@@ -163,7 +163,7 @@ def bound(command: tuple[str, ...], local_rank: int, mode: str) -> tuple[str, ..
     except Exception as error:
         raise UsageError(
             f"--numa-binding={mode}: torch cannot bind local rank {local_rank}: {error}",
-            remedy="It needs a GPU for each worker, and what the system says of its place. Or leave it out.",
+            remedy="It needs a GPU for each worker, and the system has to know the GPU's NUMA node. Or leave it out.",
         ) from error
     finally:
         theirs.disabled = before
@@ -332,11 +332,11 @@ def _check_files(args: RunOptions, stamps_nothing: bool) -> None:
     """Warn of flags about log files where there are none. Raises ``UsageError`` if that leaves nothing to be shown."""
     if args.log_prefix and args.log_dir == os.devnull and not args.logs_specs:
         raise UsageError(
-            f"--log-prefix shows what workers write to files, and --log-dir={os.devnull} has none",
+            f"--log-prefix shows the log files of workers, and with --log-dir={os.devnull} there are none",
             remedy="Name a directory, or leave --log-dir out: the files go to a temporary directory then.",
         )
     if stamps_nothing and not args.logs_specs:
-        logger.warning("--log-timestamps does nothing: no stream is shown by this agent (--tee=3, --log-prefix)")
+        logger.warning("--log-timestamps has no effect: this agent shows no stream (--tee=3, --log-prefix)")
 
 
 def _ranks(text: str) -> frozenset[int]:

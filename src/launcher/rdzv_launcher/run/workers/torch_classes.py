@@ -66,14 +66,13 @@ class ThirdPartyLogs:
         except Exception as error:
             raise self._fault(error) from error
         if not found.stdout.paths.keys() == found.stderr.paths.keys() == variables.keys():
-            raise self._fault(ValueError("it does not say of each local rank where its output goes"))
+            raise self._fault(ValueError("it does not say where the output of each local rank goes"))
         return found
 
     def _fault(self, error: Exception) -> PluginError:
         return PluginError(
             f"--logs-specs={self._name}: {type(error).__name__}: {error}",
-            remedy="That is an error of the class, or of what it was asked for. Without the flag, torchrun's layout is "
-            "used.",
+            remedy="The error is in that class, or in its arguments. Without the flag, torchrun's layout is used.",
         )
 
 
@@ -132,7 +131,7 @@ class FileTimer:
             )
         except OSError as error:
             raise UsageError(
-                f"{TIMER_FILE}={self._path}: no pipe can be made there: {error.strerror or error}",
+                f"{TIMER_FILE}={self._path}: cannot create a pipe there: {error.strerror or error}",
                 remedy=f"Name a file in a directory where this user may write, or unset {TIMER_FILE}.",
             ) from error
         self._server.start()

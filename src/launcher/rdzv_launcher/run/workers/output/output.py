@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from rdzv_launcher.run.workers.output.index import Index, WorkerRecord
-from rdzv_launcher.run.workers.output.log_files import Destinations, Layout, Stream
+from rdzv_launcher.run.workers.output.log_files import Destinations, Index, Layout, Stream, WorkerRecord
 from rdzv_launcher.run.workers.spec import WorkersSpec
 from rdzv_plugins.runtime import OwnThread
 
@@ -149,7 +148,7 @@ class Output:
         tee, self._tee = self._tee, None
         if tee is not None and not tee.stop(_STUCK_S, _REST_S):
             tee.complete = False
-            logger.warning("standard output or error did not take all lines of --tee: the rest is in %s", self.root)
+            logger.warning("not all lines of --tee could be shown: the rest is in %s", self.root)
         self._cut = self._cut or (tee is not None and not tee.complete)
         self._index.flush()
 
