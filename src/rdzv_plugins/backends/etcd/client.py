@@ -20,8 +20,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rdzv_plugins.backends.etcd.api import grpc, rpc
-from rdzv_plugins.backends.etcd.cluster import HUNG_UP, SILENT_NOW, Cluster, Connection
-from rdzv_plugins.backends.etcd.refusals import denied, is_old_token, translated
+from rdzv_plugins.backends.etcd.cluster import Cluster, Connection
+from rdzv_plugins.backends.etcd.refusals import TIMEOUTS, denied, is_old_token, reason_of, translated
 from rdzv_plugins.backends.etcd.space import NEW, RUN_LEASE_S, Space, watch_request
 from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.errors import Compacted, RendezvousFailed
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 _LOGINS = 3
 """The most logins during one request: users may be changed while it is made."""
-_LOST = (OSError, EOFError, TimeoutError, asyncio.TimeoutError)
+_LOST = (OSError, EOFError, *TIMEOUTS)
 
 
 class EtcdClient(ServiceClient):
@@ -82,8 +82,7 @@ class EtcdClient(ServiceClient):
         if not isinstance(error, _LOST):
             return None
         if self._connection is not None:
-            silent = isinstance(error, (TimeoutError, asyncio.TimeoutError))
-            self._cluster.note(self._connection.endpoint, Reason(SILENT_NOW if silent else str(error) or HUNG_UP))
+            self._cluster.note(self._connection.endpoint, Reason(reason_of(error)))
         return self._cluster.reason()
 
     async def open(self, ttl: float) -> float:
@@ -298,7 +297,7 @@ class EtcdClient(ServiceClient):
             if refused or not self._cluster.security.user:
                 raise self._refused(answer.cancel_reason)
             refused = True  # the stream's token may be too old
-            await self._log_in(connection, token)
+            await self._cluster.log_in(connection, token)
 
     def _refused(self, reason: str) -> RendezvousFailed:
         """The error for a watch that was cancelled for ``reason`` as soon as it was created."""
@@ -324,8 +323,7 @@ class EtcdClient(ServiceClient):
         Raises what a client may, the errors of ``refusal``, and ``SessionEnded`` if a lease has ended.
         """
         answer = await self._logged_in(what, lambda connection: connection.unary(method, request))
-        if not self._cluster.is_ours(self._connected(), answer):
-            raise EOFError("it belongs to another etcd cluster than the member that was used before")
+        self._cluster.check(self._connected(), answer)
         return answer
 
     async def _logged_in(self, what: str, ask: Callable[[Connection], Any]) -> Any:
@@ -339,12 +337,8 @@ class EtcdClient(ServiceClient):
                 except grpc.aio.AioRpcError as error:
                     if not (self._cluster.security.user and is_old_token(error)):
                         raise
-                await self._log_in(connection, token)
+                await self._cluster.log_in(connection, token)
             return await ask(connection)
-
-    async def _log_in(self, connection: Connection, token: str) -> None:
-        connection.forget_login(token)
-        await self._cluster.log_in(connection)
 
     @contextlib.contextmanager
     def _translated(self, what: str, connection: Connection) -> Iterator[None]:

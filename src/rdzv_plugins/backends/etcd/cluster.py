@@ -10,7 +10,14 @@ from typing import Any
 
 from rdzv_plugins.backends.etcd.api import grpc, rpc
 from rdzv_plugins.backends.etcd.diagnosis import SILENT, diagnose
-from rdzv_plugins.backends.etcd.refusals import NO_LEADER, is_about_users, is_wrong_password, reason_of, translated
+from rdzv_plugins.backends.etcd.refusals import (
+    NO_LEADER,
+    SILENT_NOW,
+    is_about_users,
+    is_wrong_password,
+    reason_of,
+    translated,
+)
 from rdzv_plugins.backends.etcd.security import EtcdSecurity
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RdzvError
@@ -21,14 +28,13 @@ from rdzv_plugins.kvstore.tcpstore.listener import SAME_BACKEND
 from rdzv_plugins.security.certificates import read_file
 from rdzv_plugins.timing import growing
 
-Whose = Callable[[str], str]
-"""Tells what listens at an endpoint: see ``Request.whose``."""
+Whose = Callable[[str], str] | None
+"""Tells what listens at an endpoint: see ``Request.whose``. None: nobody can be asked."""
 
 DIAL_S = 3.0
 """How many seconds one member is given to accept a connection and to answer the first question."""
 _LOGIN = "Auth/Authenticate"
 _STREAMS = ("Watch/Watch", "Lease/LeaseKeepAlive")
-HUNG_UP, SILENT_NOW = "it has hung up", "it does not answer"
 _REQUIRE_LEADER = ("hasleader", "true")
 """A member that has lost the majority says so at once, even on streams, instead of leaving them silent."""
 
@@ -47,11 +53,6 @@ _FOREIGN = Reason(
     "--rdzv-endpoint has to name members of one cluster.",
     final=True,
 )
-
-
-def nobody_knows(endpoint: str) -> str:
-    """A ``Whose`` for when nobody can be asked."""
-    return ""
 
 
 class Connection:
@@ -79,7 +80,7 @@ class Connection:
         try:
             return await self._method(method)(request, timeout=timeout, metadata=metadata)
         except grpc.aio.UsageError:  # its channel is closed
-            raise EOFError(HUNG_UP) from None
+            raise EOFError from None
 
     def stream(self, method: str) -> Any:
         """gRPC's call of a streaming method: "Watch/Watch" or "Lease/LeaseKeepAlive". Raises ``EOFError``."""
@@ -88,7 +89,7 @@ class Connection:
     def _method(self, name: str) -> Any:
         """The method, made when it is needed: a connection that only asks who is there needs just one."""
         if self._channel is None:
-            raise EOFError(HUNG_UP)
+            raise EOFError
         if name not in self._methods:
             messages = name.partition("/")[2]  # they are called after it
             request, answer = getattr(rpc, f"{messages}Request"), getattr(rpc, f"{messages}Response")
@@ -96,34 +97,30 @@ class Connection:
             self._methods[name] = make(f"/etcdserverpb.{name}", request.SerializeToString, answer.FromString)
         return self._methods[name]
 
-    async def logged_in(self, timeout: float) -> None:
+    async def logged_in(self, timeout: float, old: str | None = None) -> None:
         """Return once there is a token, if there is a user. Raises ``AioRpcError``, ``TimeoutError`` and ``EOFError``.
 
-        All tasks that want one wait for the same login, even if one of them has given up waiting: each password costs
-        etcd a tenth of a second of a processor, and thousands of nodes may start at once.
+        ``old``: one that is of no use any more; a new one that somebody else has obtained meanwhile is kept. All tasks
+        that want one wait for the same login, even if one of them has given up waiting: each password costs etcd a
+        tenth of a second of a processor, and thousands of nodes may start at once.
         """
         if not self._security.user:
             return
-        if self._login is None or (self._login.done() and (self._login.cancelled() or self._login.exception())):
-            self._login = asyncio.get_running_loop().create_task(self._log_in())
-            self._login.add_done_callback(looked_at)
         login = self._login
+        if login is None or (login.done() and (self.token == old or login.cancelled() or login.exception())):
+            login = self._login = asyncio.get_running_loop().create_task(self._log_in())
+            login.add_done_callback(looked_at)
         done, _ = await asyncio.wait({login}, timeout=max(0.0, timeout))
         if not done:
             raise TimeoutError
         if login.cancelled():  # by ``drop``
-            raise EOFError(HUNG_UP)
+            raise EOFError
         login.result()
 
     @property
     def token(self) -> str:
         """The token of the user who has logged in; empty if none has, or needs to."""
         return dict(self._metadata).get("token", "")
-
-    def forget_login(self, used: str) -> None:
-        """The token ``used`` is of no use any more. A new one that somebody else has obtained meanwhile is kept."""
-        if self._login is not None and self._login.done() and self.token == used:
-            self._login = None
 
     async def _log_in(self) -> None:
         login = await in_thread(self._security.login)
@@ -147,7 +144,7 @@ class Connection:
             await channel.close()  # its socket goes once nothing holds it any more
 
 
-async def open_connection(endpoint: Endpoint, security: EtcdSecurity, whose: Whose = nobody_knows) -> Connection:
+async def open_connection(endpoint: Endpoint, security: EtcdSecurity, whose: Whose = None) -> Connection:
     """A connection to a member that answers and belongs to a cluster with a leader. Nobody has logged in yet.
 
     ``whose`` is asked what listens there if no member answers. Raises ``Unusable``. The socket also tells this
@@ -194,7 +191,7 @@ async def _reason(error: Any, endpoint: Endpoint, security: EtcdSecurity, whose:
     if not silent and (error.details() or "").startswith("etcdserver: "):  # it is etcd, and says itself what is wrong
         return Reason(reason_of(error))
     found = SILENT if silent else await in_thread(diagnose, endpoint, security, DIAL_S)
-    if (found is None or found is SILENT) and (what := await in_thread(whose, str(endpoint))):
+    if whose and (found is None or found is SILENT) and (what := await in_thread(whose, str(endpoint))):
         return Reason(f"it is {what}; this node was given --rdzv-backend=etcd", SAME_BACKEND, True)
     return found or Reason(reason_of(error))
 
@@ -228,9 +225,7 @@ class Cluster:
     of use.
     """
 
-    def __init__(
-        self, endpoints: Sequence[Endpoint], security: EtcdSecurity, path: str, whose: Whose = nobody_knows
-    ) -> None:
+    def __init__(self, endpoints: Sequence[Endpoint], security: EtcdSecurity, path: str, whose: Whose = None) -> None:
         self._endpoints, self.security, self.path, self._whose = tuple(endpoints), security, path, whose
         self.name = ",".join(map(str, endpoints))
         """The name used for the cluster in messages."""
@@ -276,22 +271,22 @@ class Cluster:
             if not connecting.cancelled() and connecting.exception() is None:
                 await connecting.result().drop()
 
-    def is_ours(self, connection: Connection, answer: Any) -> bool:
-        """Whether the answer comes from a member of the cluster that was used before."""
+    def check(self, connection: Connection, answer: Any) -> None:
+        """Raise ``EOFError`` if the answer does not come from a member of the cluster that was used before."""
         connection.cluster_id = answer.header.cluster_id or connection.cluster_id
         self._id = self._id or connection.cluster_id
         if self._is_of_another(connection):
-            self.note(connection.endpoint, Reason(_FOREIGN.text))
-        return not self._is_of_another(connection)
+            raise EOFError(_FOREIGN.text)
 
-    async def log_in(self, connection: Connection) -> None:
-        """Log in. Raises ``EOFError`` if the member cannot do that now, and the errors of ``translated``.
+    async def log_in(self, connection: Connection, old: str | None = None) -> None:
+        """Log in, also where there is a token: ``old``, which is of no use any more.
 
-        If a password that was once right no longer is, it was changed: the file that has it is about to change, too.
-        Then it raises ``Unusable``.
+        Raises ``EOFError`` if the member cannot do that now, and the errors of ``translated``. If a password that was
+        once right no longer is, it was changed: the file that has it is about to change, too. Then it raises
+        ``Unusable``.
         """
         try:
-            await connection.logged_in(_LOGIN_S)
+            await connection.logged_in(_LOGIN_S, old)
         except TimeoutError:
             raise EOFError(SILENT_NOW) from None
         except grpc.aio.AioRpcError as error:
@@ -315,7 +310,7 @@ class Cluster:
                     self._reasons.clear()
                     return found
                 except EOFError as error:
-                    self.note(found.endpoint, Reason(str(error)))
+                    self.note(found.endpoint, Reason(reason_of(error)))
                     await found.drop()
                 except BaseException:
                     await found.drop()
@@ -361,7 +356,7 @@ class Cluster:
 
     async def _try(self, endpoint: Endpoint, found: list[Connection]) -> None:
         try:
-            connection = await open_connection(endpoint, self.security, nobody_knows if self.proven else self._whose)
+            connection = await open_connection(endpoint, self.security, None if self.proven else self._whose)
         except Unusable as error:
             lost = error.reason == SILENT and self._reasons.get(endpoint) in (Reason(NO_LEADER), _SILENT_SINCE)
             self._reasons[endpoint] = _SILENT_SINCE if lost else error.reason

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from rdzv_plugins.backends.etcd.client import EtcdClient
-from rdzv_plugins.backends.etcd.cluster import Cluster, Whose, nobody_knows
+from rdzv_plugins.backends.etcd.cluster import Cluster, Whose
 from rdzv_plugins.backends.etcd.security import EtcdSecurity
 from rdzv_plugins.backends.etcd.space import Space
 from rdzv_plugins.endpoints import Endpoint
@@ -34,7 +34,7 @@ class EtcdCoordination(Coordination):
         security: EtcdSecurity | None = None,
         prefix: str = "/rdzv-plugins",
         outage_timeout: float = 60.0,
-        whose: Whose = nobody_knows,
+        whose: Whose = None,
     ) -> None:
         self._endpoints, self._security = tuple(endpoints), security or EtcdSecurity()
         self._space, self._whose, self._outage = Space(prefix, run_id), whose, outage_timeout

@@ -17,7 +17,7 @@ from http.client import HTTPException
 from typing import Any
 
 from rdzv_plugins.backends.etcd.api import grpc, rpc
-from rdzv_plugins.backends.etcd.cluster import HUNG_UP, SILENT_NOW, Connection, open_connection
+from rdzv_plugins.backends.etcd.cluster import Connection, open_connection
 from rdzv_plugins.backends.etcd.diagnosis import page_of
 from rdzv_plugins.backends.etcd.refusals import MAKE_ROOM, NO_LEADER, is_about_users, reason_of
 from rdzv_plugins.backends.etcd.security import EtcdSecurity
@@ -122,11 +122,11 @@ async def _ask(connection: Connection, look: Look, key: bytes, timeout: float) -
     try:
         await connection.logged_in(timeout)
     except _TROUBLE as error:
-        look.refusal = _trouble(error)
+        look.refusal = reason_of(error)
     try:
         look.answer_s, status = await _timed(connection, "Maintenance/Status", rpc.StatusRequest(), timeout)
     except _TROUBLE as error:
-        look.refusal = _trouble(error)
+        look.refusal = reason_of(error)
         return None
     look.refusal, look.version = "", status.version
     look.cluster_id, look.member_id = status.header.cluster_id, status.header.member_id
@@ -138,19 +138,12 @@ async def _ask(connection: Connection, look: Look, key: bytes, timeout: float) -
         look.read_s, _ = await _timed(connection, "KV/Range", request, timeout)
     except _TROUBLE as error:
         if not (isinstance(error, grpc.aio.AioRpcError) and is_about_users(error)):
-            look.read_problem = _trouble(error)
+            look.read_problem = reason_of(error)
     try:
         answer = await connection.unary("Cluster/MemberList", rpc.MemberListRequest(), timeout)
     except _TROUBLE:
         return None
     return list(answer.members)
-
-
-def _trouble(error: Exception) -> str:
-    """Why there is no answer, in words."""
-    if isinstance(error, grpc.aio.AioRpcError):
-        return reason_of(error)
-    return SILENT_NOW if isinstance(error, TimeoutError) else str(error) or HUNG_UP
 
 
 async def _timed(connection: Connection, method: str, request: Any, timeout: float) -> tuple[float, Any]:

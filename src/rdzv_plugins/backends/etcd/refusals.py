@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from rdzv_plugins.backends.etcd.api import grpc
@@ -15,7 +16,8 @@ MAKE_ROOM = (
     "--auto-compaction-retention=1h avoids this."
 )
 NO_LEADER = "no leader: too few members of the cluster live, or reach each other, for a majority"
-
+_HUNG_UP, SILENT_NOW = "it has hung up", "it does not answer"
+TIMEOUTS = (TimeoutError, asyncio.TimeoutError)  # one class from Python 3.11 on
 
 _ELSEWHERE = (
     grpc.StatusCode.UNAVAILABLE,
@@ -59,10 +61,12 @@ def is_wrong_password(error: Any) -> bool:
 
 
 def reason_of(error: Any) -> str:
-    """Why etcd has refused, in one line."""
+    """Why etcd has refused, or has not answered, in one line."""
+    if not isinstance(error, grpc.aio.AioRpcError):
+        return SILENT_NOW if isinstance(error, TIMEOUTS) else str(error) or _HUNG_UP
     text = (error.details() or error.code().name).splitlines()[0].removeprefix("etcdserver: ")
     if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED and "Deadline" in text:
-        return "it does not answer"
+        return SILENT_NOW
     if text == "no leader":
         return NO_LEADER
     return str(text)
