@@ -27,7 +27,7 @@ def doctor(capsys: pytest.CaptureFixture[str], endpoint: str, *flags: str) -> Fo
 def checks(cluster: Cluster, *members: Member) -> dict[str, ServiceCheck]:
     """The same, of etcd alone, by its own function."""
     endpoints = [member.endpoint for member in members or cluster.members]
-    return {each.name: each for each in checks_of(*look_at(endpoints, EtcdSecurity(), b"/rdzv-plugins/", 5.0))}
+    return {each.name: each for each in checks_of(look_at(endpoints, EtcdSecurity(), b"/rdzv-plugins/", 5.0))}
 
 
 def verdicts(found: Found, names: str) -> set[str]:

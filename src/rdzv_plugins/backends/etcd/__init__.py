@@ -160,8 +160,7 @@ def health(request: Request, timeout: float) -> list[ServiceCheck]:
 
     members, security = request.target
     options: EtcdOptions = request.options
-    looks, listed = look_at(members, security, Space(options.prefix, request.run_id).full(keys.JOB), timeout)
-    return checks_of(looks, listed)
+    return checks_of(look_at(members, security, Space(options.prefix, request.run_id).full(keys.JOB), timeout))
 
 
 @hookimpl
