@@ -12,7 +12,7 @@ from kits.etcd.etcd_kit import Cluster, Tls, Users, etcd
 from kits.etcd.failover_kit import PREFIX, Observed, SessionAt, home, lead
 from kits.eventually import eventually
 
-from rdzv_plugins.backends.etcd.security import EtcdSecurity
+from rdzv_plugins.backends.etcd.target import EtcdSecurity
 from rdzv_plugins.testing.parts import LONG, keys_of
 
 T = LONG

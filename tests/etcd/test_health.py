@@ -12,7 +12,7 @@ from kits.eventually import eventually
 
 from rdzv_launcher.tools import cli
 from rdzv_plugins.backends.etcd.looks import checks_of, look_at
-from rdzv_plugins.backends.etcd.security import EtcdSecurity
+from rdzv_plugins.backends.etcd.target import EtcdSecurity
 from rdzv_plugins.interfaces import ServiceCheck
 
 Found = dict[str, dict[str, str]]

@@ -11,7 +11,7 @@ from kits.etcd.failover_kit import Observed, SessionAt, Subject
 from kits.eventually import eventually
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
-from rdzv_plugins.backends.etcd.security import ACCOUNT, EtcdSecurity
+from rdzv_plugins.backends.etcd.target import ACCOUNT, EtcdSecurity
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable
 from rdzv_plugins.testing.parts import LONG, Losses
 

@@ -235,7 +235,7 @@ def _is_healthy(port: int) -> bool:
 def _page(endpoint: Endpoint, path: str, timeout: float) -> str:
     """What a member answers, whatever proxy the environment names. Raises ``OSError`` or ``HTTPException``."""
     from rdzv_plugins.backends.etcd.diagnosis import page_of
-    from rdzv_plugins.backends.etcd.security import EtcdSecurity
+    from rdzv_plugins.backends.etcd.target import EtcdSecurity
 
     return page_of(endpoint, EtcdSecurity(), path, timeout)[1].decode(errors="replace")
 

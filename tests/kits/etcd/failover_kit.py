@@ -16,7 +16,7 @@ import pytest
 from kits.etcd.etcd_kit import Cluster, Member
 from kits.eventually import eventually
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
-from rdzv_plugins.backends.etcd.security import EtcdSecurity
+from rdzv_plugins.backends.etcd.target import EtcdSecurity
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.testing.parts import LONG, Losses, Recorder, keys_of, opened
 

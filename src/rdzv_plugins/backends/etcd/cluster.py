@@ -18,7 +18,7 @@ from rdzv_plugins.backends.etcd.refusals import (
     reason_of,
     translated,
 )
-from rdzv_plugins.backends.etcd.security import EtcdSecurity
+from rdzv_plugins.backends.etcd.target import EtcdSecurity
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RdzvError
 from rdzv_plugins.kit.loop import here, in_thread, looked_at

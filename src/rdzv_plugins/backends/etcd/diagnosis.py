@@ -11,8 +11,9 @@ import json
 import socket
 import ssl
 
-from rdzv_plugins.backends.etcd.security import EtcdSecurity
+from rdzv_plugins.backends.etcd.target import EtcdSecurity, parse_members
 from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.interfaces import Request
 from rdzv_plugins.kit.reasons import HANGS_UP, Reason, network_reason, no_tls
 from rdzv_plugins.kvstore.sockets.reach import dial
 
@@ -52,6 +53,13 @@ def diagnose(endpoint: Endpoint, security: EtcdSecurity, timeout: float) -> Reas
             True,
         )
     return _of_answer(answer)
+
+
+def recognise(request: Request, timeout: float) -> str:
+    """See ``Backend.recognise``; applies to one of the members."""
+    members, _ = parse_members(request.endpoint)
+    version = version_at(members[0], timeout)
+    return f"etcd {version}" if version else ""
 
 
 def version_at(endpoint: Endpoint, timeout: float) -> str:

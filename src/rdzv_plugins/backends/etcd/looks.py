@@ -21,9 +21,11 @@ from rdzv_plugins.backends.etcd.api import grpc, rpc
 from rdzv_plugins.backends.etcd.cluster import Connection, open_connection
 from rdzv_plugins.backends.etcd.diagnosis import page_of
 from rdzv_plugins.backends.etcd.refusals import MAKE_ROOM, NO_LEADER, is_about_users, reason_of
-from rdzv_plugins.backends.etcd.security import EtcdSecurity
+from rdzv_plugins.backends.etcd.space import Space
+from rdzv_plugins.backends.etcd.target import EtcdSecurity
+from rdzv_plugins.elastic import keys
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.interfaces import ServiceCheck
+from rdzv_plugins.interfaces import Request, ServiceCheck
 from rdzv_plugins.kit.loop import here, hold_for_good, in_thread
 from rdzv_plugins.kit.reasons import Reason, Unusable, default_remedy
 
@@ -77,6 +79,12 @@ class Look:
     """Nearly all (99 of 100) of its writes to the disk took no longer than this."""
     clock_s: tuple[float, float] | None = None
     """How far its clock is ahead of this machine's, at least and at most. It tells whole seconds."""
+
+
+def health(request: Request, timeout: float) -> list[ServiceCheck]:
+    """See ``Backend.health``. Covers the members that the endpoint names, and what they know about each other."""
+    members, security = request.target
+    return checks_of(look_at(members, security, Space(request.options.prefix, request.run_id).full(keys.JOB), timeout))
 
 
 def look_at(members: Sequence[Endpoint], security: EtcdSecurity, key: bytes, timeout: float) -> Sequence[Look]:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from rdzv_plugins.backends.etcd.api import grpc
-from rdzv_plugins.backends.etcd.security import PASSWORD, USER, EtcdSecurity
+from rdzv_plugins.backends.etcd.target import PASSWORD, USER, EtcdSecurity
 from rdzv_plugins.errors import AccessRefused, EndpointUnreachable, RendezvousFailed
 from rdzv_plugins.kit.client import SessionEnded
 from rdzv_plugins.kit.reasons import Reason, Unusable
