@@ -12,8 +12,8 @@ from kits.eventually import eventually
 
 from rdzv_launcher.tools import cli
 from rdzv_plugins.backends.etcd.looks import checks_of, look_at
-from rdzv_plugins.backends.etcd.target import EtcdSecurity
 from rdzv_plugins.interfaces import ServiceCheck
+from rdzv_plugins.kit.security import Security
 
 Found = dict[str, dict[str, str]]
 
@@ -27,7 +27,7 @@ def doctor(capsys: pytest.CaptureFixture[str], endpoint: str, *flags: str) -> Fo
 def checks(cluster: Cluster, *members: Member) -> dict[str, ServiceCheck]:
     """The same, of etcd alone, by its own function."""
     endpoints = [member.endpoint for member in members or cluster.members]
-    return {each.name: each for each in checks_of(look_at(endpoints, EtcdSecurity(), b"/rdzv-plugins/", 5.0))}
+    return {each.name: each for each in checks_of(look_at(endpoints, Security(), b"/rdzv-plugins/", 5.0))}
 
 
 def verdicts(found: Found, names: str) -> set[str]:

@@ -22,11 +22,12 @@ from rdzv_plugins.backends.etcd import EtcdOptions
 from rdzv_plugins.backends.etcd.api import rpc
 from rdzv_plugins.backends.etcd.looks import Look, checks_of
 from rdzv_plugins.backends.etcd.space import MOST_BYTES, MOST_OPERATIONS, Space
-from rdzv_plugins.backends.etcd.target import ACCOUNT, EtcdSecurity, parse_members, validate
+from rdzv_plugins.backends.etcd.target import ACCOUNT, parse_members, validate
 from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.endpoints import Endpoint, is_only_local
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request, ServiceCheck
+from rdzv_plugins.kit.security import Security
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ def test_keys_of_strangers_that_are_not_text_are_left_out(caplog):
     assert r"members/etcd \x94" in caplog.text
 
 
-def security_of(endpoint: str, options: dict[str, str]) -> EtcdSecurity:
+def security_of(endpoint: str, options: dict[str, str]) -> Security:
     request = Request("etcd", "run", endpoint, 1, 2, nproc_per_node=1, options=EtcdOptions(**options))
     return validate(request)[1]
 
@@ -160,7 +161,7 @@ def test_secrets_that_others_can_read_are_spoken_of_once(pem, tmp_path, caplog, 
         each.chmod(mode)
     for _ in range(2):
         assert ACCOUNT.read(str(file)) == ("bob", "secret")
-        EtcdSecurity(tls=True, cacert=pem, cert=pem, key=str(key))
+        Security(tls=True, cacert=pem, cert=pem, key=str(key))
     said = [record.getMessage() for record in caplog.records]
     assert [f"={path} can be read by every user" in text for path, text in zip((file, key), said, strict=False)] == (
         [True, True] if warned else []
@@ -171,13 +172,13 @@ def test_secrets_that_others_can_read_are_spoken_of_once(pem, tmp_path, caplog, 
 
 def test_credentials_are_read_again_and_kept_while_the_file_is_being_written(tmp_path):
     file = tmp_path / "etcd"
-    login = EtcdSecurity(user="bob", password="old", credentials=str(file))
+    login = Security(user="bob", password="old", credentials=str(file))
     for text, known in (("bob:new\n", ("bob", "new")), ("bo", ("bob", "old"))):
         file.write_text(text)
-        assert login.login() == known
+        assert ACCOUNT.login(login) == known
     file.unlink()
-    assert login.login() == ("bob", "old")
-    assert EtcdSecurity(user="ann", password="x").login() == ("ann", "x")
+    assert ACCOUNT.login(login) == ("bob", "old")
+    assert ACCOUNT.login(Security(user="ann", password="x")) == ("ann", "x")
 
 
 GIB = 2**30

@@ -18,11 +18,12 @@ from rdzv_plugins.backends.etcd.refusals import (
     reason_of,
     translated,
 )
-from rdzv_plugins.backends.etcd.target import EtcdSecurity
+from rdzv_plugins.backends.etcd.target import ACCOUNT
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RdzvError
 from rdzv_plugins.kit.loop import here, in_thread, looked_at
 from rdzv_plugins.kit.reasons import Reason, Unusable
+from rdzv_plugins.kit.security import Security
 from rdzv_plugins.kvstore.sockets.reach import resolve, try_connect
 from rdzv_plugins.kvstore.tcpstore.listener import SAME_BACKEND
 from rdzv_plugins.security.certificates import read_file
@@ -58,9 +59,7 @@ _FOREIGN = Reason(
 class Connection:
     """A connection to the member at ``endpoint``, made by ``open_connection``; the addresses are of both its ends."""
 
-    def __init__(
-        self, endpoint: Endpoint, security: EtcdSecurity, channel: Any, local_addr: str, remote_addr: str
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, security: Security, channel: Any, local_addr: str, remote_addr: str) -> None:
         self.endpoint, self.local_addr, self.remote_addr = endpoint, local_addr, remote_addr
         self._security = security
         self.cluster_id = 0
@@ -123,7 +122,7 @@ class Connection:
         return dict(self._metadata).get("token", "")
 
     async def _log_in(self) -> None:
-        login = await in_thread(self._security.login)
+        login = await in_thread(ACCOUNT.login, self._security)
         if self._refused is not None and self._refused[0] == login:
             raise self._refused[1]  # asking again would cost etcd the same once more
         request = rpc.AuthenticateRequest(name=login[0], password=login[1])
@@ -144,7 +143,7 @@ class Connection:
             await channel.close()  # its socket goes once nothing holds it any more
 
 
-async def open_connection(endpoint: Endpoint, security: EtcdSecurity, whose: Whose = None) -> Connection:
+async def open_connection(endpoint: Endpoint, security: Security, whose: Whose = None) -> Connection:
     """A connection to a member that answers and belongs to a cluster with a leader. Nobody has logged in yet.
 
     ``whose`` is asked what listens there if no member answers. Raises ``Unusable``. The socket also tells this
@@ -186,7 +185,7 @@ def _dial(endpoint: Endpoint) -> tuple[str, str, str]:
     return "", "", problem
 
 
-async def _reason(error: Any, endpoint: Endpoint, security: EtcdSecurity, whose: Whose) -> Reason:
+async def _reason(error: Any, endpoint: Endpoint, security: Security, whose: Whose) -> Reason:
     silent = error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
     if not silent and (error.details() or "").startswith("etcdserver: "):  # it is etcd, and says itself what is wrong
         return Reason(reason_of(error))
@@ -196,7 +195,7 @@ async def _reason(error: Any, endpoint: Endpoint, security: EtcdSecurity, whose:
     return found or Reason(reason_of(error))
 
 
-def _channel(endpoint: Endpoint, security: EtcdSecurity, address: str) -> Any:
+def _channel(endpoint: Endpoint, security: Security, address: str) -> Any:
     """A channel to the member's ``address``; its certificate has to match the host of ``endpoint``."""
     target = f"ipv6:[{address}]:{endpoint.port}" if ":" in address else f"ipv4:{address}:{endpoint.port}"
     options = [
@@ -225,7 +224,7 @@ class Cluster:
     of use.
     """
 
-    def __init__(self, endpoints: Sequence[Endpoint], security: EtcdSecurity, path: str, whose: Whose = None) -> None:
+    def __init__(self, endpoints: Sequence[Endpoint], security: Security, path: str, whose: Whose = None) -> None:
         self._endpoints, self.security, self.path, self._whose = tuple(endpoints), security, path, whose
         self.name = ",".join(map(str, endpoints))
         """The name used for the cluster in messages."""

@@ -24,7 +24,7 @@ from rdzv_plugins.backends.etcd.api import grpc, rpc
 from rdzv_plugins.backends.etcd.cluster import Cluster, Connection, Whose
 from rdzv_plugins.backends.etcd.refusals import TIMEOUTS, denied, is_old_token, reason_of, translated
 from rdzv_plugins.backends.etcd.space import NEW, RUN_LEASE_S, Space, watch_request
-from rdzv_plugins.backends.etcd.target import ACCOUNT, EtcdSecurity
+from rdzv_plugins.backends.etcd.target import ACCOUNT
 from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import Compacted, ConnectionLost, RendezvousFailed
@@ -34,6 +34,7 @@ from rdzv_plugins.kit.coordination import Coordination
 from rdzv_plugins.kit.keeping import PER_TTL
 from rdzv_plugins.kit.loop import here, hold_for_good
 from rdzv_plugins.kit.reasons import Reason
+from rdzv_plugins.kit.security import Security
 from rdzv_plugins.kit.session import ClientSession
 from rdzv_plugins.plain_text import some
 
@@ -378,12 +379,12 @@ class EtcdCoordination(Coordination):
         endpoints: Sequence[Endpoint],
         run_id: str,
         *,
-        security: EtcdSecurity | None = None,
+        security: Security | None = None,
         prefix: str = "/rdzv-plugins",
         outage_timeout: float = 60.0,
         whose: Whose = None,
     ) -> None:
-        self._endpoints, self._security = tuple(endpoints), security or EtcdSecurity()
+        self._endpoints, self._security = tuple(endpoints), security or Security()
         self._space, self._whose, self._outage = Space(prefix, run_id), whose, outage_timeout
         super().__init__("etcd", lambda: ClientSession(self._client(), outage_timeout))
 

@@ -11,10 +11,11 @@ import json
 import socket
 import ssl
 
-from rdzv_plugins.backends.etcd.target import EtcdSecurity, parse_members
+from rdzv_plugins.backends.etcd.target import parse_members
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.kit.reasons import HANGS_UP, Reason, network_reason, no_tls
+from rdzv_plugins.kit.security import Security
 from rdzv_plugins.kvstore.sockets.reach import dial
 
 _ENOUGH, _MOST = 4096, 1 << 20
@@ -30,7 +31,7 @@ _NO_TLS = Reason(
 )
 
 
-def diagnose(endpoint: Endpoint, security: EtcdSecurity, timeout: float) -> Reason | None:
+def diagnose(endpoint: Endpoint, security: Security, timeout: float) -> Reason | None:
     """What is wrong; None if this cannot tell. Takes up to a few times ``timeout`` seconds; never raises."""
     try:
         answer = _ask_version(endpoint, timeout, security.context() if security.tls else None)
@@ -71,7 +72,7 @@ def version_at(endpoint: Endpoint, timeout: float) -> str:
     return ""
 
 
-def page_of(endpoint: Endpoint, security: EtcdSecurity, path: str, timeout: float) -> tuple[str, bytes]:
+def page_of(endpoint: Endpoint, security: Security, path: str, timeout: float) -> tuple[str, bytes]:
     """The date that the member gives in its answer to an HTTP request, and the answer; empty if it gives none.
 
     Raises ``OSError`` (including TLS errors) and ``HTTPException``; each step may take ``timeout`` seconds.

@@ -22,12 +22,12 @@ from rdzv_plugins.backends.etcd.cluster import Connection, open_connection
 from rdzv_plugins.backends.etcd.diagnosis import page_of
 from rdzv_plugins.backends.etcd.refusals import MAKE_ROOM, NO_LEADER, is_about_users, reason_of
 from rdzv_plugins.backends.etcd.space import Space
-from rdzv_plugins.backends.etcd.target import EtcdSecurity
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.interfaces import Request, ServiceCheck
 from rdzv_plugins.kit.loop import here, hold_for_good, in_thread
 from rdzv_plugins.kit.reasons import Reason, Unusable, default_remedy
+from rdzv_plugins.kit.security import Security
 
 _SLOW_S = 0.2
 """An answer that takes more seconds than this is slow: a node asks about a dozen times in each round."""
@@ -87,7 +87,7 @@ def health(request: Request, timeout: float) -> list[ServiceCheck]:
     return checks_of(look_at(members, security, Space(request.options.prefix, request.run_id).full(keys.JOB), timeout))
 
 
-def look_at(members: Sequence[Endpoint], security: EtcdSecurity, key: bytes, timeout: float) -> Sequence[Look]:
+def look_at(members: Sequence[Endpoint], security: Security, key: bytes, timeout: float) -> Sequence[Look]:
     """Look at each of ``members``, in that order.
 
     ``key`` is one that a job's user may read. ``timeout``: seconds for each step.
@@ -99,7 +99,7 @@ def look_at(members: Sequence[Endpoint], security: EtcdSecurity, key: bytes, tim
     return hold_for_good().run(look(), _STEPS * timeout)  # gRPC cannot move from one loop to another
 
 
-async def _whole_look(endpoint: Endpoint, security: EtcdSecurity, key: bytes, timeout: float) -> Look:
+async def _whole_look(endpoint: Endpoint, security: Security, key: bytes, timeout: float) -> Look:
     look = Look(endpoint)
     try:
         connection = await open_connection(endpoint, security)
@@ -146,7 +146,7 @@ async def _timed(connection: Connection, method: str, request: Any, timeout: flo
     return statistics.median(times), answer
 
 
-async def _read_page(look: Look, security: EtcdSecurity, timeout: float) -> None:
+async def _read_page(look: Look, security: Security, timeout: float) -> None:
     """Add what the page for Prometheus tells, if it is on the clients' port: it may be elsewhere."""
     try:
         began = here().wall()

@@ -6,10 +6,11 @@ import asyncio
 from typing import Any
 
 from rdzv_plugins.backends.etcd.api import grpc
-from rdzv_plugins.backends.etcd.target import PASSWORD, USER, EtcdSecurity
+from rdzv_plugins.backends.etcd.target import ACCOUNT
 from rdzv_plugins.errors import AccessRefused, EndpointUnreachable, RendezvousFailed
 from rdzv_plugins.kit.client import SessionEnded
 from rdzv_plugins.kit.reasons import Reason, Unusable
+from rdzv_plugins.kit.security import Security
 
 MAKE_ROOM = (
     "Make room there: etcdctl compact REVISION, etcdctl defrag, then etcdctl alarm disarm. "
@@ -72,7 +73,7 @@ def reason_of(error: Any) -> str:
     return str(text)
 
 
-def denied(path: str, security: EtcdSecurity) -> AccessRefused:
+def denied(path: str, security: Security) -> AccessRefused:
     """The error for lacking permission for the keys under ``path``."""
     folder = path.rstrip("/").rpartition("/")[0] + "/"
     return AccessRefused(
@@ -81,7 +82,7 @@ def denied(path: str, security: EtcdSecurity) -> AccessRefused:
     )
 
 
-def translated(error: Any, what: str, path: str, security: EtcdSecurity) -> Exception:
+def translated(error: Any, what: str, path: str, security: Security) -> Exception:
     """An ``AioRpcError`` as what a client may raise; ``path`` is where the run's keys are.
 
     ``EOFError`` if this member cannot answer now, ``Unusable`` if the cluster cannot, ``SessionEnded``; and for users
@@ -99,12 +100,12 @@ def translated(error: Any, what: str, path: str, security: EtcdSecurity) -> Exce
     if "user name is empty" in text:
         return AccessRefused(
             "etcd wants a user and a password, and this node has none",
-            remedy=f"Give --rdzv-conf credentials=FILE (one line, user:password), or set {USER} and {PASSWORD}.",
+            remedy=ACCOUNT.remedy_if_missing,
         )
     if is_wrong_password(error):
         return AccessRefused(
             f"etcd does not accept the password of {security.who}, or does not know that user",
-            remedy=f"Check the file of --rdzv-conf credentials, or {USER} and {PASSWORD}.",
+            remedy=ACCOUNT.remedy_if_wrong,
         )
     if error.code() == grpc.StatusCode.PERMISSION_DENIED:
         return denied(path, security)
