@@ -10,8 +10,8 @@ from kits.etcd.etcd_kit import Cluster, Users, etcd
 from kits.etcd.failover_kit import Observed, SessionAt, Subject
 from kits.eventually import eventually
 
+from rdzv_plugins.backends.etcd import ACCOUNT
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
-from rdzv_plugins.backends.etcd.target import ACCOUNT
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable
 from rdzv_plugins.kit.security import Security
 from rdzv_plugins.testing.parts import LONG, Losses

@@ -18,11 +18,10 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from rdzv_plugins.backends.etcd import EtcdOptions
+from rdzv_plugins.backends.etcd import ACCOUNT, EtcdOptions, parse_members, validate
 from rdzv_plugins.backends.etcd.api import rpc
 from rdzv_plugins.backends.etcd.looks import Look, checks_of
 from rdzv_plugins.backends.etcd.space import MOST_BYTES, MOST_OPERATIONS, Space
-from rdzv_plugins.backends.etcd.target import ACCOUNT, parse_members, validate
 from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.endpoints import Endpoint, is_only_local
 from rdzv_plugins.errors import UsageError

@@ -17,12 +17,13 @@ import pytest
 import trustme
 from kit import T, backend_at, client, opened, redis_server, refused, wait_until
 from rdzv_plugins import CoordinationBackend, Request
+from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, UsageError
 from rdzv_plugins.kit import Security
 from rdzv_plugins.options import parse_options
 from rdzv_plugins.testing import ServerProcess
 
-from rdzv_redis import RedisOptions, create, validate
+from rdzv_redis import RedisOptions, Target, create, validate
 
 
 @dataclass
@@ -200,10 +201,9 @@ def test_a_certificate_that_is_wanted(certificates: Certificates, tmp_path: Path
 
 
 def test_only_the_given_authorities_are_trusted(certificates: Certificates) -> None:
-    from rdzv_redis.target import Target
     from rdzv_redis.wire import Wire
 
-    wire = Wire(Target("h", 1), Security(True, certificates.cacert))
+    wire = Wire(Target(Endpoint("h", 1)), Security(True, certificates.cacert))
     context: ssl.SSLContext = wire._connection.ssl_context.get()
     assert len(context.get_ca_certs()) == 1
     assert context.check_hostname
@@ -237,7 +237,7 @@ def test_what_is_refused_before_anything_starts(certificates: Certificates, tmp_
         (request(cacert=str(empty)), "holds no certificate"),
         (request(cacert="/no/such/file"), "cannot be read: no such file"),
         (request(cert=cert, key=certificates.cacert), "not a certificate and its key"),
-        (request("redis://h", cacert=certificates.cacert), "says redis://"),
+        (request("redis://h", cacert=certificates.cacert), "redis was asked for"),
         (request(credentials=str(broken)), "user:password"),
     ]
     for each, says in wrong:

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 from kit import T, backend_at, client, opened, redis_server, refused, wait_until
+from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.testing import free_port
 
+from rdzv_redis import Target, parse_target
 from rdzv_redis.conformance import RedisHarness
-from rdzv_redis.target import Target, parse_target
 from rdzv_redis.wire import Unusable, check
 
 
@@ -132,15 +133,15 @@ def test_a_redis_that_cannot_save(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "target"),
     [
-        ("redis-1", Target("redis-1", 6379)),
-        ("10.0.0.1:6400", Target("10.0.0.1", 6400)),
-        ("[::1]:6400", Target("::1", 6400)),
-        ("redis://h", Target("h", 6379, "redis")),
-        ("rediss://h:6400/3", Target("h", 6400, "rediss", 3)),
-        ("redis://h/", Target("h", 6379, "redis")),
+        ("redis-1", ("", Target(Endpoint("redis-1", 6379)))),
+        ("10.0.0.1:6400", ("", Target(Endpoint("10.0.0.1", 6400)))),
+        ("[::1]:6400", ("", Target(Endpoint("::1", 6400)))),
+        ("redis://h", ("redis", Target(Endpoint("h", 6379)))),
+        ("rediss://h:6400/3", ("rediss", Target(Endpoint("h", 6400), 3))),
+        ("redis://h/", ("redis", Target(Endpoint("h", 6379)))),
     ],
 )
-def test_endpoints(text: str, target: Target) -> None:
+def test_endpoints(text: str, target: tuple[str, Target]) -> None:
     assert parse_target(text, None) == target
 
 
@@ -149,7 +150,7 @@ def test_endpoints(text: str, target: Target) -> None:
     [
         ("", "where Redis is"),
         ("http://h", "redis:// nor rediss://"),
-        ("a:1,b:2", "several hosts"),
+        ("a:1,b:2", "several places"),
         ("redis://user:secret@h", "can be read by others"),
         ("h:0", "port 0"),
         ("h/3", "no valid host"),

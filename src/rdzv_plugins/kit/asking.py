@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from rdzv_plugins.errors import BrokenPlugin, ConnectionLost, EndpointUnreachable, RdzvError
 from rdzv_plugins.kit.client import ServiceClient, SessionEnded, wrong_answer
-from rdzv_plugins.kit.loop import here, looked_at, within
+from rdzv_plugins.kit.loop import TIMEOUTS, here, looked_at, within
 from rdzv_plugins.kit.reasons import NO_ANSWER, SILENT, Reason, Unusable, network_reason
 from rdzv_plugins.timing import growing
 
@@ -18,9 +18,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _Asked = list[asyncio.Future[None]]
-TIMEOUTS = (TimeoutError, asyncio.TimeoutError)
-"""One class from Python 3.11 on."""
-
 MOST_ATTEMPT_S = 3.0
 """An answer that has not come by then counts as lost, the first time; then after twice as long, and so on."""
 LONGEST_ATTEMPT_S = 10.0

@@ -12,9 +12,9 @@ import logging
 from collections.abc import Iterator
 
 from rdzv_plugins.errors import ConnectionLost, RdzvError
-from rdzv_plugins.kit.asking import TIMEOUTS, Asking
+from rdzv_plugins.kit.asking import Asking
 from rdzv_plugins.kit.client import ServiceClient
-from rdzv_plugins.kit.loop import here, within
+from rdzv_plugins.kit.loop import TIMEOUTS, here, within
 from rdzv_plugins.kit.reasons import Reason, default_remedy
 from rdzv_plugins.timing import EVERY_S
 

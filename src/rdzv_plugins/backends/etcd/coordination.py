@@ -11,52 +11,45 @@ has the previous number. All is on the loop's thread only.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import functools
 import logging
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from rdzv_plugins.backends.etcd import ACCOUNT
 from rdzv_plugins.backends.etcd.api import grpc, rpc
-from rdzv_plugins.backends.etcd.cluster import Cluster, Connection, Whose
-from rdzv_plugins.backends.etcd.refusals import TIMEOUTS, denied, is_old_token, reason_of, translated
+from rdzv_plugins.backends.etcd.cluster import ClusterClient, Connection, Whose
+from rdzv_plugins.backends.etcd.refusals import denied
 from rdzv_plugins.backends.etcd.space import NEW, RUN_LEASE_S, Space, watch_request
-from rdzv_plugins.backends.etcd.target import ACCOUNT
 from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import Compacted, ConnectionLost, RendezvousFailed
 from rdzv_plugins.interfaces import Request
-from rdzv_plugins.kit.client import ServiceClient, SessionEnded
+from rdzv_plugins.kit.asking import Asking
+from rdzv_plugins.kit.client import SessionEnded
 from rdzv_plugins.kit.coordination import Coordination
 from rdzv_plugins.kit.keeping import PER_TTL
-from rdzv_plugins.kit.loop import here, hold_for_good
-from rdzv_plugins.kit.reasons import Reason
+from rdzv_plugins.kit.loop import TIMEOUTS, here, hold_for_good
 from rdzv_plugins.kit.security import Security
 from rdzv_plugins.kit.session import ClientSession
 from rdzv_plugins.plain_text import some
 
 logger = logging.getLogger(__name__)
 
-_LOGINS = 3
-"""The most logins during one request: users may be changed while it is made."""
-_LOST = (OSError, EOFError, *TIMEOUTS)
 _MORE_S = 2.0
 """Seconds for what is asked once a member answers, however late that is."""
 
 
-class EtcdClient(ServiceClient):
+class EtcdClient(ClusterClient):
     """One session, which is a lease: its ephemeral keys are attached to that, all others to the lease of the run."""
 
-    service = "etcd"
-
-    def __init__(self, cluster: Cluster, space: Space) -> None:
-        super().__init__()
-        self.address, self.security = cluster.name, cluster.security
-        self._cluster, self._space = cluster, space
-        self._connection: Connection | None = None
+    def __init__(self, endpoints: Sequence[Endpoint], security: Security, space: Space, whose: Whose) -> None:
+        super().__init__(endpoints, security, space.path, whose)
+        self._space = space
         self._keeping: Any = None  # the stream by which the leases are refreshed
         self._run_asked = -math.inf  # the run's lease may be about to end
         self._lease = 0
@@ -70,29 +63,15 @@ class EtcdClient(ServiceClient):
         self._asked = (0, 0)  # what that was: of which write it is which part
         self._turn, self._finished = 0, list[int]()  # the last write, and the revisions of its parts that are done
 
-    async def connect(self) -> None:
-        connection = self._connection = await self._cluster.connect()
-        self.local_addr, self.remote_addr = connection.local_addr, connection.remote_addr
-
     async def disconnect(self) -> None:
         self._hang_up()
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.drop()
+        await super().disconnect()
 
     async def close(self) -> None:
         """If it was never open, others are not to wait for its lease to end."""
         if self._half_open and self._connection is not None:
             await self.end()
-        await self._cluster.close()
-
-    def reason_of(self, error: Exception) -> Reason | None:
-        """What is wrong with each member, if one of them does not answer."""
-        if not isinstance(error, _LOST):
-            return None
-        if self._connection is not None:
-            self._cluster.note(self._connection.endpoint, Reason(reason_of(error)))
-        return self._cluster.reason()
+        await super().close()
 
     async def open(self, ttl: float) -> float:
         """Get a lease and announce that this session lives. etcd counts in whole seconds, and may grant more."""
@@ -105,7 +84,7 @@ class EtcdClient(ServiceClient):
                 if (await self._ask(what, "Lease/LeaseTimeToLive", request)).TTL <= 0:
                     await self._grant(run_lease, RUN_LEASE_S)
                 await self._ask("entering the run", "KV/Txn", self._space.enter(self._lease))
-                self._half_open, self._cluster.proven = False, True
+                self._half_open, self._proven = False, True
                 return float(granted)
             except SessionEnded:  # before it was of use: either this process or etcd has stood still
                 self._new_lease()
@@ -288,7 +267,7 @@ class EtcdClient(ServiceClient):
         refused = False
         while True:
             connection = self._connected()
-            with self._translated("watching", connection):
+            with self._translated("watching"):
                 stream, token = connection.stream("Watch/Watch"), connection.token
                 try:
                     await stream.write(watch_request(self._space.full(prefix), after + 1))
@@ -303,16 +282,16 @@ class EtcdClient(ServiceClient):
                 if answer.compact_revision:
                     raise Compacted(f"watching {prefix!r}: etcd has forgotten what came after revision {after}")
                 raise EOFError(answer.cancel_reason or "it has cancelled a watch")
-            if refused or not self._cluster.security.user:
+            if refused or not self.security.user:
                 raise self._refused(answer.cancel_reason)
             refused = True  # the stream's token may be too old
-            await self._cluster.log_in(connection, token)
+            await self._log_in(connection, token)
 
     def _refused(self, reason: str) -> RendezvousFailed:
         """The error for a watch that was cancelled for ``reason`` as soon as it was created."""
         if "permission" in reason:
-            return denied(self._cluster.path, self._cluster.security)
-        return RendezvousFailed(f"etcd refuses to watch {self._cluster.path}: {reason or 'it does not say why'}")
+            return denied(self._path, self.security)
+        return RendezvousFailed(f"etcd refuses to watch {self._path}: {reason or 'it does not say why'}")
 
     async def peek(self, key: str) -> bytes | None:
         """The current value of the run's ``key`` if a session of the run lives."""
@@ -320,44 +299,6 @@ class EtcdClient(ServiceClient):
         alive = await self._ask(what, "KV/Range", self._space.anybody())
         answer = await self._ask(what, "KV/Range", rpc.RangeRequest(key=self._space.full(key)))
         return answer.kvs[0].value if alive.count and answer.kvs else None
-
-    def _connected(self) -> Connection:
-        if self._connection is None:  # it has just been left
-            raise EOFError
-        return self._connection
-
-    async def _ask(self, what: str, method: str, request: Any) -> Any:
-        """The answer of the member in use to a method such as "KV/Txn"; ``what`` is for messages.
-
-        Raises what a client may, the errors of ``refusal``, and ``SessionEnded`` if a lease has ended.
-        """
-        answer = await self._logged_in(what, lambda connection: connection.unary(method, request))
-        self._cluster.check(self._connected(), answer)
-        return answer
-
-    async def _logged_in(self, what: str, ask: Callable[[Connection], Any]) -> Any:
-        """What ``ask`` returns, with another token if etcd does not know the one in use any more."""
-        connection = self._connected()
-        with self._translated(what, connection):
-            for _ in range(_LOGINS):
-                token = connection.token
-                try:
-                    return await ask(connection)
-                except grpc.aio.AioRpcError as error:
-                    if not (self._cluster.security.user and is_old_token(error)):
-                        raise
-                await self._cluster.log_in(connection, token)
-            return await ask(connection)
-
-    @contextlib.contextmanager
-    def _translated(self, what: str, connection: Connection) -> Iterator[None]:
-        """gRPC's errors as those that a client may raise."""
-        try:
-            yield
-        except grpc.aio.AioRpcError as error:
-            raise translated(error, what, self._cluster.path, self._cluster.security) from None
-        except (grpc.aio.UsageError, asyncio.InvalidStateError):  # its channel or its stream is closed
-            raise EOFError from None
 
 
 async def _read(stream: Any) -> Any:
@@ -384,13 +325,9 @@ class EtcdCoordination(Coordination):
         outage_timeout: float = 60.0,
         whose: Whose = None,
     ) -> None:
-        self._endpoints, self._security = tuple(endpoints), security or Security()
-        self._space, self._whose, self._outage = Space(prefix, run_id), whose, outage_timeout
+        space, self._outage = Space(prefix, run_id), outage_timeout
+        self._client = functools.partial(EtcdClient, endpoints, security or Security(), space, whose)
         super().__init__("etcd", lambda: ClientSession(self._client(), outage_timeout))
-
-    def _client(self) -> EtcdClient:
-        cluster = Cluster(self._endpoints, self._security, self._space.path, whose=self._whose)
-        return EtcdClient(cluster, self._space)
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> ClientSession:
         """See ``Coordination.open_session``; etcd counts ``ttl`` in whole seconds, and may grant more.
@@ -410,7 +347,7 @@ class EtcdCoordination(Coordination):
 
     async def _peek(self, key: str, timeout: float) -> bytes | None:
         client = self._client()
-        work = ClientSession(client, self._outage)
+        work = Asking(client, self._outage)
         try:
             return await work.ask("peek", client.peek, key, deadline=here().monotonic() + timeout)
         except TIMEOUTS:

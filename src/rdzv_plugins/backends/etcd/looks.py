@@ -20,7 +20,7 @@ from typing import Any
 from rdzv_plugins.backends.etcd.api import grpc, rpc
 from rdzv_plugins.backends.etcd.cluster import Connection, open_connection
 from rdzv_plugins.backends.etcd.diagnosis import page_of
-from rdzv_plugins.backends.etcd.refusals import MAKE_ROOM, NO_LEADER, is_about_users, reason_of
+from rdzv_plugins.backends.etcd.refusals import MAKE_ROOM, NO_LEADER, is_about_users, text_of
 from rdzv_plugins.backends.etcd.space import Space
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.endpoints import Endpoint
@@ -119,11 +119,11 @@ async def _ask(connection: Connection, look: Look, key: bytes, timeout: float) -
     try:
         await connection.logged_in(timeout)
     except _TROUBLE as error:
-        look.refusal = reason_of(error)
+        look.refusal = text_of(error)
     try:
         look.answer_s, look.status = await _timed(connection, "Maintenance/Status", rpc.StatusRequest(), timeout)
     except _TROUBLE as error:
-        look.refusal = reason_of(error)
+        look.refusal = text_of(error)
         return
     look.refusal = ""
     try:
@@ -131,7 +131,7 @@ async def _ask(connection: Connection, look: Look, key: bytes, timeout: float) -
         look.read_s, _ = await _timed(connection, "KV/Range", request, timeout)
     except _TROUBLE as error:
         if not (isinstance(error, grpc.aio.AioRpcError) and is_about_users(error)):
-            look.read_problem = reason_of(error)
+            look.read_problem = text_of(error)
     with contextlib.suppress(*_TROUBLE):
         look.listed = (await connection.unary("Cluster/MemberList", rpc.MemberListRequest(), timeout)).members
 

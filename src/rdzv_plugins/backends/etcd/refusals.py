@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
+from rdzv_plugins.backends.etcd import ACCOUNT
 from rdzv_plugins.backends.etcd.api import grpc
-from rdzv_plugins.backends.etcd.target import ACCOUNT
 from rdzv_plugins.errors import AccessRefused, EndpointUnreachable, RendezvousFailed
 from rdzv_plugins.kit.client import SessionEnded
+from rdzv_plugins.kit.loop import TIMEOUTS
 from rdzv_plugins.kit.reasons import Reason, Unusable
 from rdzv_plugins.kit.security import Security
 
@@ -18,7 +18,6 @@ MAKE_ROOM = (
 )
 NO_LEADER = "no leader: too few members of the cluster live, or reach each other, for a majority"
 _HUNG_UP, SILENT_NOW = "it has hung up", "it does not answer"
-TIMEOUTS = (TimeoutError, asyncio.TimeoutError)  # one class from Python 3.11 on
 
 _ELSEWHERE = (
     grpc.StatusCode.UNAVAILABLE,
@@ -61,7 +60,7 @@ def is_wrong_password(error: Any) -> bool:
     return _WRONG_PASSWORD in (error.details() or "")
 
 
-def reason_of(error: Any) -> str:
+def text_of(error: Any) -> str:
     """Why etcd has refused, or has not answered, in one line."""
     if not isinstance(error, grpc.aio.AioRpcError):
         return SILENT_NOW if isinstance(error, TIMEOUTS) else str(error) or _HUNG_UP
@@ -88,7 +87,7 @@ def translated(error: Any, what: str, path: str, security: Security) -> Exceptio
     ``EOFError`` if this member cannot answer now, ``Unusable`` if the cluster cannot, ``SessionEnded``; and for users
     ``EndpointUnreachable`` (``AccessRefused`` is one) if nothing else will succeed either, or ``RendezvousFailed``.
     """
-    text = reason_of(error)
+    text = text_of(error)
     if "lease not found" in text:
         return SessionEnded(text)
     if _FULL in text:
