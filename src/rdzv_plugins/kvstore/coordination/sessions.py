@@ -18,6 +18,7 @@ from rdzv_plugins.errors import AccessRefused, Compacted, ConnectionLost, Endpoi
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.kvstore.coordination import frames
 from rdzv_plugins.kvstore.coordination.framed_connection import FramedConnection
+from rdzv_plugins.kvstore.coordination.lease import Lease
 from rdzv_plugins.kvstore.coordination.reactor import CancellableWatch, StoppableCall, close_in_children
 from rdzv_plugins.kvstore.native.framing import (
     DONE,
@@ -197,19 +198,17 @@ class NativeSession:
         self.ttl, self.local_addr, self.remote_addr = ttl, opening.local_addr, opening.remote_addr
         self.seen_as = opening.opened.seen_as
         """This machine's address as the server sees it: behind address translation it differs from ``local_addr``."""
-        self._opened_at = opening.asked_at
+        self._lease = Lease(str(self._endpoint), ttl, service.outage, opening.asked_at)
         self._on_lost = StoppableCall(on_lost, runtime)
         self._lock = runtime.RLock()  # protects the watches; a signal handler may close
         self._watches: dict[int, StoppableCall] = {}
         self._last_watch = 0
         self._connection = FramedConnection(
             connection,
-            str(self._endpoint),
-            ttl,
+            self._lease,
             frames.KEEP_ALIVE,
             on_push=self._pushed,
             on_end=self._ended,
-            outage=service.outage,
             on_silent=self._fell_silent,
             runtime=runtime,
         )
@@ -220,7 +219,7 @@ class NativeSession:
 
     @property
     def known_until(self) -> float:
-        return max(self._opened_at, self._connection.served_at) + self.ttl
+        return self._lease.known_until
 
     def create(self, key: str, value: bytes, *, ephemeral: bool = False, timeout: float) -> tuple[bool, KeyValue]:
         payload = frames.put({key: value}, ephemeral=ephemeral, guard=(key, 0))
@@ -323,7 +322,7 @@ class NativeSession:
         it sends again, and it doubles its pauses. Then the session ends.
         """
         since, pause = self._runtime.monotonic() - self.ttl, self._runtime.Event()  # never set: used for waiting
-        logger.warning("%s does not answer; nodes that are working go on", self._endpoint)
+        self._lease.warn_silent(self.ttl)
         while self._connection.is_silent:
             if self._service.answers():
                 pause.wait(_SECOND_WORD_S)
@@ -333,7 +332,7 @@ class NativeSession:
                 break
             pause.wait(_PAUSE_S)
         if self._connection.is_open:
-            logger.warning("%s answers again, after %.0f s", self._endpoint, self._runtime.monotonic() - since)
+            self._lease.warn_back(self._runtime.monotonic() - since)
 
     def _ended(self, error: ConnectionLost) -> None:
         self._service.forget(self)
