@@ -325,9 +325,9 @@ class EtcdCoordination(Coordination):
         outage_timeout: float = 60.0,
         whose: Whose = None,
     ) -> None:
-        space, self._outage = Space(prefix, run_id), outage_timeout
+        space = Space(prefix, run_id)
         self._client = functools.partial(EtcdClient, endpoints, security or Security(), space, whose)
-        super().__init__("etcd", lambda: ClientSession(self._client(), outage_timeout))
+        super().__init__("etcd", self._client, outage_timeout)
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> ClientSession:
         """See ``Coordination.open_session``; etcd counts ``ttl`` in whole seconds, and may grant more.
@@ -343,36 +343,30 @@ class EtcdCoordination(Coordination):
         If none does, a dead run has left the key behind. Needs no session itself: nothing is written. Raises as
         ``open_session``.
         """
-        return hold_for_good().run(self._peek(key, timeout), timeout + _MORE_S)
 
-    async def _peek(self, key: str, timeout: float) -> bytes | None:
-        client = self._client()
-        work = Asking(client, self._outage)
-        try:
-            return await work.ask("peek", client.peek, key, deadline=here().monotonic() + timeout)
-        except TIMEOUTS:
-            raise work.problem(f"etcd could not be reached within {timeout:g} s") from None
-        finally:
-            await work.drop()
+        async def ask() -> bytes | None:
+            client = self._client()
+            asking = Asking(client, self._outage)
+            try:
+                return await asking.ask("peek", client.peek, key, deadline=here().monotonic() + timeout)
+            except TIMEOUTS:
+                raise asking.problem(f"etcd could not be reached within {timeout:g} s") from None
+            finally:
+                await asking.drop()
+
+        return hold_for_good().run(ask(), timeout + _MORE_S)
 
 
 def create(request: Request) -> EtcdCoordination:
     """The cluster as this node sees it; nothing is sent yet. Removes user and password from the environment."""
-    cluster = _cluster(request)
     ACCOUNT.forget()
-    return cluster
+    return _cluster(request)
 
 
 def _cluster(request: Request) -> EtcdCoordination:
-    members, security = request.target
-    return EtcdCoordination(
-        members,
-        request.run_id,
-        security=security,
-        prefix=request.options.prefix,
-        outage_timeout=request.options.outage_timeout,
-        whose=request.whose,
-    )
+    (members, security), options = request.target, request.options
+    how = {"prefix": options.prefix, "outage_timeout": options.outage_timeout, "whose": request.whose}
+    return EtcdCoordination(members, request.run_id, security=security, **how)
 
 
 def preflight(request: Request, held: ExitStack) -> str:
