@@ -79,7 +79,7 @@ def test_a_password(with_users: ServerProcess) -> None:
     port = with_users.port
     error = refused(port)
     assert isinstance(error, AccessRefused)
-    assert "it wants a password, and this node has none" in str(error)
+    assert "it needs a password, but this node has none" in str(error)
     error = refused(port, security=Security(user="default", password="wrong"))
     assert isinstance(error, AccessRefused)
     assert "does not accept the password of user 'default'" in str(error)
@@ -233,7 +233,7 @@ def test_what_is_refused_before_anything_starts(certificates: Certificates, tmp_
     empty.touch()
     broken.write_text("user only\n")
     wrong: list[tuple[Request, str]] = [
-        (request(cert=cert), "only one is given"),
+        (request(cert=cert), "must be given together"),
         (request(cacert=str(empty)), "holds no certificate"),
         (request(cacert="/no/such/file"), "cannot be read: no such file"),
         (request(cert=cert, key=certificates.cacert), "not a certificate and its key"),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.options import option
-from rdzv_plugins.security.certificates import half_of_a_pair, load_context, read_file
+from rdzv_plugins.security.certificates import load_context, read_file
 
 if TYPE_CHECKING:
     import ssl  # slow: for those who have TLS
@@ -67,13 +67,7 @@ class Security:
     """The file that user and password come from, if any. It may be written again while the job runs."""
 
     def __post_init__(self) -> None:
-        if (self.cert is None) != (self.key is None):
-            raise half_of_a_pair()
-        for name in ("cacert", "cert", "key"):
-            path = getattr(self, name)
-            if path is not None:
-                read_file(path, name)
-        if self.cacert is not None or self.cert is not None:
+        if (self.cacert, self.cert, self.key) != (None, None, None):
             self.context()
 
     @property
