@@ -103,4 +103,4 @@ def test_room_that_gets_less_and_is_gone(small: Cluster, capsys: pytest.CaptureF
 def test_a_member_that_has_not_started(single: Cluster) -> None:
     single.etcdctl("member", "add", "new", "--learner", "--peer-urls=http://127.0.0.1:1")
     waiting = checks(single)["member at http://127.0.0.1:1"]
-    assert (waiting.verdict, waiting.text) == ("warning", "it was added and has not started")
+    assert (waiting.verdict, waiting.text) == ("warning", "it was added, but has not started")

@@ -216,10 +216,10 @@ def test_all_is_well() -> None:
     [
         ("member h:1", {"read_s": 0.3}, "warning", "in 300.0 ms what the others"),
         ("member h:1", {"read_problem": "request timed out"}, "wrong", "have to agree to: request timed out"),
-        ("member h:1", {"version": "", "refusal": "permission denied"}, "skipped", "not say how it is: permission"),
+        ("member h:1", {"version": "", "refusal": "permission denied"}, "skipped", "not report its status: permission"),
         ("member h:1", {"isLearner": True}, "wrong", "a learner"),
         ("alarms", {"version": "3.3.27"}, "skipped", "etcd 3.3.27 does not tell"),
-        ("alarm NOSPACE", {"errors": ["memberID:1  alarm:NOSPACE"]}, "wrong", "raised at h:1: etcd takes no more"),
+        ("alarm NOSPACE", {"errors": ["memberID:1  alarm:NOSPACE"]}, "wrong", "raised at h:1: etcd accepts no more"),
         (
             "database of h:1",
             {"dbSize": 1740 << 20},

@@ -62,8 +62,8 @@ def test_nobody_is_there() -> None:
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "something else than Redis"),
-        (b"SSH-2.0-OpenSSH_9.2\r\n", "something else than Redis"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "something other than Redis"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "something other than Redis"),
         (b"", "accepts connections, but does not answer"),
         (b"-DENIED Redis is running in protected mode because protected mode is enabled\r\n", "protected mode"),
         (b"-LOADING Redis is loading the dataset in memory\r\n", "loading its data"),
@@ -99,7 +99,7 @@ def test_a_cluster_and_a_replica_are_refused_at_once(tmp_path: Path) -> None:
         error = refused(cluster.port)
         assert "Redis Cluster, which is not supported" in str(error)
     with redis_server(tmp_path / "replica", {"replicaof": f"127.0.0.1 {free_port()}"}) as replica:
-        assert "it is a replica, which takes no writes" in str(refused(replica.port))
+        assert "it is a replica, which accepts no writes" in str(refused(replica.port))
 
 
 def test_a_database_that_is_not_there(harness: RedisHarness) -> None:

@@ -209,7 +209,7 @@ class Asking:
             self.reason = SILENT if client.remote_addr else NO_ANSWER
         else:
             nonsense = Reason(
-                f"it answers what makes no sense here ({error})",
+                f"its answer makes no sense here ({error})",
                 f"Check host and port: is {client.service} there? If it is, the plug-in is at fault.",
                 final=True,
             )

@@ -30,7 +30,7 @@ WANTS_TLS = Reason(
     final=True,
 )
 STRANGE = Reason(
-    "something else than Redis listens there", "Check host and port: Redis' is 6379 by default.", final=True
+    "something other than Redis listens there", "Check host and port: Redis' is 6379 by default.", final=True
 )
 CLUSTER = Reason(
     "it is a member of a Redis Cluster, which is not supported",
@@ -40,7 +40,7 @@ CLUSTER = Reason(
 SENTINEL = Reason(
     "it is a Redis Sentinel, which holds no keys", "Name the Redis that it watches: 6379 is its usual port.", final=True
 )
-REPLICA = Reason("it is a replica, which takes no writes", "Name the Redis that it replicates.", final=True)
+REPLICA = Reason("it is a replica, which accepts no writes", "Name the Redis that it replicates.", final=True)
 
 _BY_TEXT = {
     # in scripts the code of an error stands in the midst of its text, in some versions of Redis
@@ -48,7 +48,7 @@ _BY_TEXT = {
         "its memory is full: maxmemory is reached", "Raise maxmemory, or delete keys of others.", final=True
     ),
     r"\bMISCONF\b|unable to persist": Reason(
-        "it cannot save to its disk, and takes no writes", "Free its disk: its log says more.", final=True
+        "it cannot save to its disk, and accepts no writes", "Free its disk: its log says more.", final=True
     ),
     r"\bNOREPLICAS\b|enough good replicas": Reason(
         "too few of its replicas are there (min-replicas-to-write)", "Start them."
@@ -58,7 +58,7 @@ _BY_TEXT = {
     ),
     r"\bLOADING\b|is loading the dataset": Reason("it is loading its data", "Wait: it answers when it has done so."),
     r"max number of clients": Reason(
-        "it has as many clients as it takes (maxclients)", "Raise maxclients: a node needs two."
+        "it has reached its limit of clients (maxclients)", "Raise maxclients: a node needs two."
     ),
     r"\bMASTERDOWN\b|Link with MASTER": Reason(
         "it is a replica that has lost its master", "Name the Redis that it replicates."
@@ -103,7 +103,7 @@ def reason_of(error: BaseException, security: Security, prefix: str) -> Reason:
         return _of_login(text, security)
     if "DENIED" in text and "protected mode" in text:
         return Reason(
-            "it is in protected mode, and answers its own machine alone",
+            "it is in protected mode, and answers only its own machine",
             "Set a password in Redis (requirepass, or ACL), and give it by --rdzv-conf credentials=FILE.",
             final=True,
         )
@@ -125,9 +125,9 @@ def reason_of(error: BaseException, security: Security, prefix: str) -> Reason:
 
 def _of_login(text: str, security: Security) -> Reason:
     if not security.password:
-        words, remedy = "it wants a password, and this node has none", ACCOUNT.remedy_if_missing
+        words, remedy = "it needs a password, but this node has none", ACCOUNT.remedy_if_missing
     elif "without any password configured" in text:
-        words = "it knows no password, but this node gives one"
+        words = "it has no password set, but this node gives one"
         remedy = "Set one in Redis (requirepass, or ACL), or give none."
     else:
         words = f"it does not accept the password of {security.who}, or does not know that user"

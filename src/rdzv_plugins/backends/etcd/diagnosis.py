@@ -116,7 +116,7 @@ def _speaks_tls(endpoint: Endpoint, timeout: float) -> bool:
 def _of_answer(answer: bytes) -> Reason | None:
     """The reason shown by its answer to an HTTP request: etcd states its version."""
     head = answer.partition(b"\r\n\r\n")[0]
-    strange = Reason("something else than etcd listens there", "Check host and port: etcd's is 2379 by default.", True)
+    strange = Reason("something other than etcd listens there", "Check host and port: etcd's is 2379 by default.", True)
     if not answer or answer[3:4] == _SETTINGS:  # only HTTP/2, as etcd can be configured: it may be starting
         return None
     if head.startswith(b"HTTP/") and head[9:10] == b"5":  # from a proxy that has no member to ask just now

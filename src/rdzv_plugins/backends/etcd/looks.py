@@ -43,7 +43,7 @@ _REMEDIES = {
     "CORRUPT": "The members hold different data. Start no job there: find the one that differs (etcdctl endpoint "
     "hashkv), take it out and add it again, empty; then etcdctl alarm disarm.",
 }
-_CONSEQUENCES = {"NOSPACE": "etcd takes no more writes", "CORRUPT": "etcd refuses to write"}
+_CONSEQUENCES = {"NOSPACE": "etcd accepts no more writes", "CORRUPT": "etcd refuses to write"}
 _MAJORITY = "Start the members that are down, or mend the way between members (their peer port, 2380 by default)."
 _TIMES = 5
 """How many questions are timed; the median counts."""
@@ -235,7 +235,7 @@ def _members(looks: Sequence[Look], listed: Sequence[Any]) -> Iterator[ServiceCh
         yield ServiceCheck("members", "one: jobs wait while it is away, for outage_timeout at most")
     elif len(voters) == 2:
         remedy = "Three survive the loss of one: etcdctl member add."
-        yield ServiceCheck("members", "two, neither of which may be lost", "warning", remedy)
+        yield ServiceCheck("members", "two, and it survives the loss of neither", "warning", remedy)
     else:
         yield ServiceCheck("members", f"{several}, of which {spare} may be lost")
     for member in listed:
@@ -244,7 +244,7 @@ def _members(looks: Sequence[Look], listed: Sequence[Any]) -> Iterator[ServiceCh
             counts = "" if member.isLearner else ": it counts for the majority all the same"
             yield ServiceCheck(
                 f"member at {where}",
-                f"it was added and has not started{counts}",
+                f"it was added, but has not started{counts}",
                 "warning",
                 f"Start it, or take it out: etcdctl member remove {member.ID:x}",
             )
@@ -281,7 +281,7 @@ def _of_one(look: Look, looks: Sequence[Look]) -> Iterator[ServiceCheck]:
         yield ServiceCheck(name, look.trouble.text, "warning" if others else "wrong", remedy)
         return
     if not look.status.version:
-        yield ServiceCheck(name, f"it answers, and does not say how it is: {look.refusal}", "skipped")
+        yield ServiceCheck(name, f"it answers, but does not report its status: {look.refusal}", "skipped")
     else:
         yield _role(name, look, looks)
         yield _room(look)
@@ -305,11 +305,11 @@ def _role(name: str, look: Look, looks: Sequence[Look]) -> ServiceCheck:
     text = f"etcd {status.version}, {role}; answers in {_ms(look.answer_s)}"
     if look.read_problem:
         text += f", but not what the others have to agree to: {look.read_problem}"
-        return ServiceCheck(name, text, "wrong", "See to the alarm." if status.errors else _MAJORITY)
+        return ServiceCheck(name, text, "wrong", "Clear the alarm first." if status.errors else _MAJORITY)
     if look.read_s is not None:
         text += f", and in {_ms(look.read_s)} what the others have to agree to"
     if max(look.answer_s, look.read_s or 0.0) > _SLOW_S:
-        remedy = "It is far away, or busy: members want machines of their own, with quick disks, near the nodes."
+        remedy = "It is far away, or busy: give each member a machine of its own, with fast disks, near the nodes."
         return ServiceCheck(name, text, "warning", remedy)
     return ServiceCheck(name, text)
 
@@ -326,14 +326,14 @@ def _room(look: Look) -> ServiceCheck:
     old = 0 < in_use <= _NEARLY_FULL * quota
     first = "etcdctl defrag gives back what is not in use" if old else "etcdctl compact REVISION, then etcdctl defrag"
     remedy = f"{first}; --auto-compaction-retention=1h keeps it small, --quota-backend-bytes allows more."
-    return ServiceCheck(name, f"{text}: when that is full, etcd takes no more writes", "warning", remedy)
+    return ServiceCheck(name, f"{text}: when that is full, etcd accepts no more writes", "warning", remedy)
 
 
 def _disk(name: str, limit_s: float) -> ServiceCheck:
     most = "longer than it counts" if math.isinf(limit_s) else f"up to {_ms(limit_s)}"
     if limit_s > _SLOW_DISK_S:
         text = f"more than one of 100 writes takes longer than {_ms(_SLOW_DISK_S)}, {most}"
-        remedy = "Give etcd a disk of its own, or a quicker one: while it waits for the disk the others elect a leader."
+        remedy = "Give etcd a disk of its own, or a faster one: while it waits for the disk, the others elect a leader."
         return ServiceCheck(name, text, "warning", remedy)
     return ServiceCheck(name, f"99 of 100 writes take {most}")
 
@@ -341,9 +341,7 @@ def _disk(name: str, limit_s: float) -> ServiceCheck:
 def _clock(name: str, least: float, most: float) -> ServiceCheck:
     if least > _CLOCK_S or most < -_CLOCK_S:
         apart = f"{abs(least + most) / 2:.0f} s {'ahead of' if least > 0 else 'behind'} this machine's"
-        remedy = (
-            "Keep both in step, by chrony say: certificates are checked by these clocks; rdzv-run itself uses none."
-        )
+        remedy = "Synchronize both, with chrony say: certificates depend on these clocks; rdzv-run itself uses none."
         return ServiceCheck(name, apart, "warning", remedy)
     return ServiceCheck(name, "as this machine's, to a few seconds")
 

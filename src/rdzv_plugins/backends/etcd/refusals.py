@@ -91,14 +91,14 @@ def translated(error: Any, what: str, path: str, security: Security) -> Exceptio
     if "lease not found" in text:
         return SessionEnded(text)
     if _FULL in text:
-        return Unusable(Reason(f"etcd takes no more writes: {text}", MAKE_ROOM))
+        return Unusable(Reason(f"etcd accepts no more writes: {text}", MAKE_ROOM))
     if "too many requests" in text:
-        return Unusable(Reason(f"etcd is too busy for {what}: {text}", "It wants faster disks."))
+        return Unusable(Reason(f"etcd is too busy for {what}: {text}", "Give it faster disks."))
     if error.code() in _ELSEWHERE:
         return EOFError(text)
     if "user name is empty" in text:
         return AccessRefused(
-            "etcd wants a user and a password, and this node has none",
+            "etcd needs a user and a password, but this node has none",
             remedy=ACCOUNT.remedy_if_missing,
         )
     if is_wrong_password(error):

@@ -136,14 +136,14 @@ class SessionHandshake:
             )
         if status == frames.FOREIGN_RUN:
             raise AccessRefused(
-                f"run {run_id!r} at {endpoint} was opened with another token, and belongs to that",
+                f"run {run_id!r} at {endpoint} was opened with another token",
                 remedy="Choose another --rdzv-id, or give this node the token of that run.",
             )
         if status != DONE:
             why = payload.decode(errors="backslashreplace")
             full = why.startswith(_TOO_MANY)
             raise EndpointUnreachable(
-                f"the native store at {endpoint} opens no session: {why}",
+                f"the native store at {endpoint} did not open a session: {why}",
                 remedy=_FULL if full else _SAME_VERSION,
             )
         try:
@@ -152,7 +152,7 @@ class SessionHandshake:
             logger.debug("%s: %s", endpoint, error)
             raise EndpointUnreachable(
                 f"the native store at {endpoint} is of {_version_at(connection)}, this node of rdzv-plugins "
-                f"{version()}: it opens sessions in another way",
+                f"{version()}: their protocols differ",
                 remedy=_SAME_VERSION,
             ) from None
         if self.opened.any_run:
@@ -296,7 +296,7 @@ class NativeSession:
             try:
                 return frames.decoded(decode, answer)
             except ValueError as error:
-                self._connection.give_up(f"{self._endpoint} gave an answer that is none: {error}")
+                self._connection.give_up(f"{self._endpoint} sent a malformed answer: {error}")
                 raise self._connection.lost() from None
         text = answer.decode(errors="backslashreplace")
         if status == frames.COMPACTED:
