@@ -39,8 +39,7 @@ from kits.wire.wire_client import PATIENCE
 from rdzv_plugins.clock import now
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import Compacted, ConnectionLost
-from rdzv_plugins.kvstore.coordination.framed_connection import FramedConnection
-from rdzv_plugins.kvstore.coordination.lease import Lease
+from rdzv_plugins.kvstore.coordination.framed_connection import FramedConnection, Lease
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.server import StoreServer
 

@@ -12,7 +12,7 @@ from rdzv_plugins.kit.asking import Asking
 from rdzv_plugins.kit.client import ServiceClient
 from rdzv_plugins.kit.loop import TIMEOUTS, here, within
 from rdzv_plugins.kit.reasons import Reason, default_remedy
-from rdzv_plugins.kvstore.coordination.lease import Lease
+from rdzv_plugins.kvstore.coordination.framed_connection import Lease
 from rdzv_plugins.timing import EVERY_S
 
 logger = logging.getLogger(__name__)

@@ -17,8 +17,7 @@ from rdzv_plugins.endpoints import Endpoint, require_name
 from rdzv_plugins.errors import AccessRefused, Compacted, ConnectionLost, EndpointUnreachable, RdzvError, RunIdMismatch
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.kvstore.coordination import frames
-from rdzv_plugins.kvstore.coordination.framed_connection import FramedConnection
-from rdzv_plugins.kvstore.coordination.lease import Lease
+from rdzv_plugins.kvstore.coordination.framed_connection import FramedConnection, Lease
 from rdzv_plugins.kvstore.coordination.reactor import CancellableWatch, StoppableCall, close_in_children
 from rdzv_plugins.kvstore.native.framing import (
     DONE,
