@@ -12,7 +12,7 @@ from kits.etcd.etcd_kit import Cluster, Tls, Users, etcd
 from kits.etcd.failover_kit import PREFIX, Observed, SessionAt, home, lead
 from kits.eventually import eventually
 
-from rdzv_plugins.backends.etcd.security import EtcdSecurity
+from rdzv_plugins.kit.security import Security
 from rdzv_plugins.testing.parts import LONG, keys_of
 
 T = LONG
@@ -49,7 +49,7 @@ def test_its_own_member_goes_while_it_writes(
 def test_members_come_and_go_where_it_has_to_log_in_over_tls(tmp_path: Path, observed: Observed) -> None:
     """A member that was restarted has forgotten who has logged in."""
     tls, users = Tls(tmp_path / "tls", client_auth=True), Users(prefix=PREFIX)
-    security = EtcdSecurity(True, tls.cacert, tls.cert, tls.key, users.user, users.password)
+    security = Security(True, tls.cacert, tls.cert, tls.key, users.user, users.password)
     with etcd(tmp_path, members=3, tls=tls, users=users, heartbeat=20, election=200) as cluster:
         subject = observed(cluster, security=security)
         with subject.busy():
@@ -121,7 +121,7 @@ def test_certificates_are_read_again_for_each_new_connection(tmp_path: Path, obs
     """All are of a new authority: those of the member first, those of the node some time later."""
     theirs, mine = (Tls(tmp_path / name, client_auth=True) for name in ("theirs", "mine"))
     with etcd(tmp_path, tls=theirs) as cluster:
-        subject = observed(cluster, ttl=LONG, security=EtcdSecurity(True, mine.cacert, mine.cert, mine.key))
+        subject = observed(cluster, ttl=LONG, security=Security(True, mine.cacert, mine.cert, mine.key))
         (member,) = cluster.members
         member.kill()
         Tls(tmp_path / "theirs", by="another")

@@ -12,8 +12,8 @@ from kits.eventually import eventually
 
 from rdzv_launcher.tools import cli
 from rdzv_plugins.backends.etcd.looks import checks_of, look_at
-from rdzv_plugins.backends.etcd.security import EtcdSecurity
 from rdzv_plugins.interfaces import ServiceCheck
+from rdzv_plugins.kit.security import Security
 
 Found = dict[str, dict[str, str]]
 
@@ -27,7 +27,7 @@ def doctor(capsys: pytest.CaptureFixture[str], endpoint: str, *flags: str) -> Fo
 def checks(cluster: Cluster, *members: Member) -> dict[str, ServiceCheck]:
     """The same, of etcd alone, by its own function."""
     endpoints = [member.endpoint for member in members or cluster.members]
-    return {each.name: each for each in checks_of(*look_at(endpoints, EtcdSecurity(), b"/rdzv-plugins/", 5.0))}
+    return {each.name: each for each in checks_of(look_at(endpoints, Security(), b"/rdzv-plugins/", 5.0))}
 
 
 def verdicts(found: Found, names: str) -> set[str]:
@@ -103,4 +103,4 @@ def test_room_that_gets_less_and_is_gone(small: Cluster, capsys: pytest.CaptureF
 def test_a_member_that_has_not_started(single: Cluster) -> None:
     single.etcdctl("member", "add", "new", "--learner", "--peer-urls=http://127.0.0.1:1")
     waiting = checks(single)["member at http://127.0.0.1:1"]
-    assert (waiting.verdict, waiting.text) == ("warning", "it was added and has not started")
+    assert (waiting.verdict, waiting.text) == ("warning", "it was added, but has not started")

@@ -10,9 +10,10 @@ from kits.etcd.etcd_kit import Cluster, Users, etcd
 from kits.etcd.failover_kit import Observed, SessionAt, Subject
 from kits.eventually import eventually
 
+from rdzv_plugins.backends.etcd import ACCOUNT
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
-from rdzv_plugins.backends.etcd.security import ACCOUNT, EtcdSecurity
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable
+from rdzv_plugins.kit.security import Security
 from rdzv_plugins.testing.parts import LONG, Losses
 
 
@@ -50,9 +51,9 @@ def test_password_is_read_again_when_it_is_refused(tmp_path: Path, observed: Obs
         assert cluster.users is not None
         file.write_text(f"{cluster.users.user}:{cluster.users.password}")
         user, password = ACCOUNT.read(str(file))
-        security = EtcdSecurity(user=user, password=password, credentials=str(file))
+        security = Security(user=user, password=password, credentials=str(file))
         subject = observed(cluster, security=security)
-        constant = Subject(cluster, run="constant", security=EtcdSecurity(user=user, password=password))
+        constant = Subject(cluster, run="constant", security=Security(user=user, password=password))
         cluster.etcdctl("user", "delete", user)
         cluster.etcdctl("user", "add", f"{user}:new one")
         cluster.etcdctl("user", "grant-role", user, "nodes")

@@ -10,7 +10,7 @@ from kits.etcd.failover_kit import Subject, path_of
 from kits.eventually import eventually
 from kits.wire.session_peers import LONG, client_of, keys_of, opened
 
-from rdzv_plugins.backends.etcd import client
+from rdzv_plugins.backends.etcd import coordination
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 
 TEN_MINUTES = 600
@@ -64,7 +64,7 @@ def test_the_last_session_deletes_the_keys_of_its_run_and_of_no_other(single: Cl
 @pytest.mark.thorough
 def test_lasting_keys_last_as_long_as_the_run(single: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Longer than their lease does without being refreshed."""
-    monkeypatch.setattr(client, "RUN_LEASE_S", 10)
+    monkeypatch.setattr(coordination, "RUN_LEASE_S", 10)
     subject = Subject(single, ttl=10)
     subject.write()
     subject.outlive()

@@ -70,7 +70,7 @@ def test_files_that_are_not_what_they_should_be(issued: Issued, tmp_path: Path) 
     empty = tmp_path / "empty"
     empty.touch()
     wrong = [
-        ({"cert": cert}, "only one is given"),
+        ({"cert": cert}, "must be given together"),
         ({"cacert": str(empty)}, "holds no certificate"),
         ({"cacert": "/no/such/file"}, "cannot be read: no such file"),
         ({"cert": cert, "key": cacert}, "not a certificate and its key"),

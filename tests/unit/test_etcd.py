@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import subprocess
@@ -19,15 +18,15 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from rdzv_plugins.backends.etcd import EtcdOptions, parse_members, validate
+from rdzv_plugins.backends.etcd import ACCOUNT, EtcdOptions, parse_members, validate
 from rdzv_plugins.backends.etcd.api import rpc
 from rdzv_plugins.backends.etcd.looks import Look, checks_of
-from rdzv_plugins.backends.etcd.security import ACCOUNT, EtcdSecurity
 from rdzv_plugins.backends.etcd.space import MOST_BYTES, MOST_OPERATIONS, Space
 from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.endpoints import Endpoint, is_only_local
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.interfaces import Request, ServiceCheck
+from rdzv_plugins.kit.security import Security
 
 
 @pytest.mark.parametrize(
@@ -104,7 +103,7 @@ def test_keys_of_strangers_that_are_not_text_are_left_out(caplog):
     assert r"members/etcd \x94" in caplog.text
 
 
-def security_of(endpoint: str, options: dict[str, str]) -> EtcdSecurity:
+def security_of(endpoint: str, options: dict[str, str]) -> Security:
     request = Request("etcd", "run", endpoint, 1, 2, nproc_per_node=1, options=EtcdOptions(**options))
     return validate(request)[1]
 
@@ -161,7 +160,7 @@ def test_secrets_that_others_can_read_are_spoken_of_once(pem, tmp_path, caplog, 
         each.chmod(mode)
     for _ in range(2):
         assert ACCOUNT.read(str(file)) == ("bob", "secret")
-        EtcdSecurity(tls=True, cacert=pem, cert=pem, key=str(key))
+        Security(tls=True, cacert=pem, cert=pem, key=str(key))
     said = [record.getMessage() for record in caplog.records]
     assert [f"={path} can be read by every user" in text for path, text in zip((file, key), said, strict=False)] == (
         [True, True] if warned else []
@@ -172,44 +171,40 @@ def test_secrets_that_others_can_read_are_spoken_of_once(pem, tmp_path, caplog, 
 
 def test_credentials_are_read_again_and_kept_while_the_file_is_being_written(tmp_path):
     file = tmp_path / "etcd"
-    login = EtcdSecurity(user="bob", password="old", credentials=str(file))
+    login = Security(user="bob", password="old", credentials=str(file))
     for text, known in (("bob:new\n", ("bob", "new")), ("bo", ("bob", "old"))):
         file.write_text(text)
-        assert login.login() == known
+        assert ACCOUNT.login(login) == known
     file.unlink()
-    assert login.login() == ("bob", "old")
-    assert EtcdSecurity(user="ann", password="x").login() == ("ann", "x")
+    assert ACCOUNT.login(login) == ("bob", "old")
+    assert ACCOUNT.login(Security(user="ann", password="x")) == ("ann", "x")
 
 
 GIB = 2**30
-WELL = Look(
-    Endpoint("h", 1),
-    version="3.5.9",
-    cluster_id=7,
-    member_id=1,
-    leader_id=1,
-    size=GIB,
-    size_in_use=GIB // 2,
-    quota=2 * GIB,
-    answer_s=0.001,
-    read_s=0.002,
-    disk_s=0.004,
-    clock_s=(-0.5, 0.6),
-)
 
 
-def listed(number: int) -> Any:
+def look(endpoint: str = "h:1", *, members: int = 3, **changes: Any) -> Look:
+    """What is seen of a member that is well, but for the changes; names in camel case are of its status."""
+    host, _, port = endpoint.partition(":")
+    header = {"cluster_id": changes.pop("cluster", 7), "member_id": int(port)}
+    told = {"version": "3.5.9", "leader": 1, "dbSize": GIB, "dbSizeInUse": GIB // 2, "dbSizeQuota": 2 * GIB}
+    told |= {name: changes.pop(name) for name in rpc.StatusResponse.DESCRIPTOR.fields_by_name if name in changes}
+    well = {"answer_s": 0.001, "read_s": 0.002, "disk_s": 0.004, "clock_s": (-0.5, 0.6)} | changes
+    listed = [_listed(number) for number in range(1, members + 1)]
+    return Look(Endpoint(host, int(port)), status=rpc.StatusResponse(header=header, **told), listed=listed, **well)
+
+
+def _listed(number: int) -> Any:
     urls = {"peerURLs": [f"http://h:9{number}"], "clientURLs": [f"http://h:{number}"]}
     return rpc.Member(ID=number, name=f"m{number}", **urls)
 
 
-def check(name: str, *looks: Look, members: int = 3) -> ServiceCheck:
-    return {each.name: each for each in checks_of(looks, [listed(n) for n in range(1, members + 1)])}[name]
+def check(name: str, *looks: Look) -> ServiceCheck:
+    return {each.name: each for each in checks_of(looks)}[name]
 
 
 def test_all_is_well() -> None:
-    others = [dataclasses.replace(WELL, endpoint=Endpoint("h", n), member_id=n) for n in (2, 3)]
-    found = checks_of([WELL, *others], [listed(n) for n in (1, 2, 3)])
+    found = checks_of([look(f"h:{number}") for number in (1, 2, 3)])
     assert {each.verdict for each in found} == {"ok"}
     assert not any(each.remedy for each in found)
     assert len({each.name for each in found}) == len(found)
@@ -221,41 +216,44 @@ def test_all_is_well() -> None:
     [
         ("member h:1", {"read_s": 0.3}, "warning", "in 300.0 ms what the others"),
         ("member h:1", {"read_problem": "request timed out"}, "wrong", "have to agree to: request timed out"),
-        ("member h:1", {"version": "", "refusal": "permission denied"}, "skipped", "not say how it is: permission"),
-        ("member h:1", {"is_learner": True}, "wrong", "a learner"),
+        ("member h:1", {"version": "", "refusal": "permission denied"}, "skipped", "not report its status: permission"),
+        ("member h:1", {"isLearner": True}, "wrong", "a learner"),
         ("alarms", {"version": "3.3.27"}, "skipped", "etcd 3.3.27 does not tell"),
-        ("alarm NOSPACE", {"errors": ("memberID:1  alarm:NOSPACE",)}, "wrong", "raised at h:1: etcd takes no more"),
-        ("database of h:1", {"size": 1.7 * GIB}, "warning", "1740.8 MiB of 2048.0 MiB, 512.0 MiB of it in use: when"),
+        ("alarm NOSPACE", {"errors": ["memberID:1  alarm:NOSPACE"]}, "wrong", "raised at h:1: etcd accepts no more"),
+        (
+            "database of h:1",
+            {"dbSize": 1740 << 20},
+            "warning",
+            "1740.0 MiB of 2048.0 MiB, 512.0 MiB of it in use",
+        ),
         ("disk of h:1", {"disk_s": float("inf")}, "warning", "takes longer than 100.0 ms, longer than it counts"),
         ("clock of h:1", {"clock_s": (29.5, 30.6)}, "warning", "30 s ahead of this machine's"),
     ],
 )
 def test_what_is_not_well(name: str, changes: dict[str, Any], verdict: str, says: str) -> None:
-    found = check(name, dataclasses.replace(WELL, **changes))
+    found = check(name, look(**changes))
     assert (found.verdict, says in found.text) == (verdict, True), found
     assert bool(found.remedy) == (verdict in ("warning", "wrong"))
 
 
 def test_what_is_done_about_a_full_database_depends_on_what_it_holds() -> None:
-    full = dataclasses.replace(WELL, size=int(1.7 * GIB))
-    assert "defrag gives back" in check("database of h:1", full).remedy
-    assert "etcdctl compact" in check("database of h:1", dataclasses.replace(full, size_in_use=full.size)).remedy
+    size = 1740 << 20
+    assert "defrag gives back" in check("database of h:1", look(dbSize=size)).remedy
+    assert "etcdctl compact" in check("database of h:1", look(dbSize=size, dbSizeInUse=size)).remedy
 
 
 def test_members_of_several_clusters_and_of_few() -> None:
-    stranger = dataclasses.replace(WELL, endpoint=Endpoint("g", 1), cluster_id=8)
-    assert "h:1 and g:1 are members of different clusters" in check("members", WELL, stranger).text
-    assert check("members", WELL, members=1).verdict == "ok"
-    assert check("members", WELL, members=2).verdict == "warning"
-    assert "2 may be lost" in check("members", WELL, members=5).text
-    assert {each.name: each.verdict for each in checks_of([WELL], None)}["members"] == "skipped"
+    assert "h:1 and g:1 are members of different clusters" in check("members", look(), look("g:1", cluster=8)).text
+    assert check("members", look(members=1)).verdict == "ok"
+    assert check("members", look(members=2)).verdict == "warning"
+    assert "2 may be lost" in check("members", look(members=5)).text
+    assert check("members", look(members=0)).verdict == "skipped"
 
 
 def test_members_that_an_endpoint_leaves_out() -> None:
-    assert "http://h:2, http://h:3" in check("endpoint", WELL).text
-    for other in ("a-balancer", "127.0.0.1"):  # what is behind it nobody knows
-        found = checks_of([dataclasses.replace(WELL, endpoint=Endpoint(other, 1))], [listed(n) for n in (1, 2, 3)])
-        assert "endpoint" not in {each.name for each in found}
+    assert "http://h:2, http://h:3" in check("endpoint", look()).text
+    for other in ("a-balancer:1", "127.0.0.1:1"):  # what is behind it nobody knows
+        assert "endpoint" not in {each.name for each in checks_of([look(other)])}
 
 
 MODE = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"

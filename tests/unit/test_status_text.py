@@ -96,7 +96,7 @@ def test_a_peer_with_our_hello_and_other_statistics_is_an_endpoint_that_cannot_b
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
         served = pool.submit(serve)
         where = {"rdzv_endpoint": "127.0.0.1:{1}".format(*listener.getsockname()), "rdzv_backend": "", "rdzv_id": ""}
-        with pytest.raises(EndpointUnreachable, match="something else than statistics"):
+        with pytest.raises(EndpointUnreachable, match="did not answer with statistics"):
             run(argparse.Namespace(**where, rdzv_conf="", json=False, timeout=60.0))
         served.result(60)
 

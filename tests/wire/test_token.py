@@ -95,9 +95,9 @@ def test_each_side_says_what_is_wrong(guarded: StoreServer, caplog: pytest.LogCa
     assert connection is None
     assert "of another run" in why, "the port may be that of a round that is over"
     with StoreServer("127.0.0.1", threads=1) as everybodys:
-        with pytest.raises(AccessRefused, match="knows no token"):
+        with pytest.raises(AccessRefused, match="has no token"):
             opened(everybodys, MINE)
-        with pytest.raises(AccessRefused, match="asks for no token"):
+        with pytest.raises(AccessRefused, match="needs no token"):
             ask_statistics(at(everybodys), LONG_S, token=MINE)
     with StoreServer("127.0.0.1", threads=1, tokens=MINE.accepted(RUN)) as third, pytest.raises(AccessRefused):
         opened(third, OTHER)

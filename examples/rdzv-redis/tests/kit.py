@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 from rdzv_plugins import Event, Session
+from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import ConnectionLost, RdzvError
 from rdzv_plugins.kit import Coordination, Security, coordination_backend
 from rdzv_plugins.testing import ServerProcess
 from redis import Redis
 
-from rdzv_redis.client import RedisClient
+from rdzv_redis import Target
+from rdzv_redis.client import RedisClient, Space
 from rdzv_redis.conformance import start_redis
-from rdzv_redis.space import Space
-from rdzv_redis.target import Target
 
 T = 60.0
 """Patience, in seconds."""
@@ -51,7 +51,7 @@ def backend_at(
     outage: float = T,
     prefix: str = "rdzv-plugins",
 ) -> Iterator[Coordination]:
-    target, space = Target(host, port, db=db), Space(prefix, run)
+    target, space = Target(Endpoint(host, port), db), Space(prefix, run)
     backend = coordination_backend(
         "redis", lambda: RedisClient(target, security or Security(), space, outage), outage_timeout=outage
     )
@@ -63,7 +63,7 @@ def backend_at(
 
 def client_at(port: int) -> RedisClient:
     """What a session of the kit asks by, for tests that say themselves what is asked and when."""
-    return RedisClient(Target("127.0.0.1", port), Security(), Space("rdzv-plugins", "run"), T)
+    return RedisClient(Target(Endpoint("127.0.0.1", port)), Security(), Space("rdzv-plugins", "run"), T)
 
 
 async def connected(client: RedisClient) -> RedisClient:

@@ -20,17 +20,22 @@ if TYPE_CHECKING:
     from rdzv_plugins.kit.client import SessionEnded as SessionEnded
     from rdzv_plugins.kit.coordination import Coordination as Coordination
     from rdzv_plugins.kit.coordination import coordination_backend as coordination_backend
+    from rdzv_plugins.kit.loop import TIMEOUTS as TIMEOUTS
     from rdzv_plugins.kit.loop import in_thread as in_thread
+    from rdzv_plugins.kit.loop import looked_at as looked_at
     from rdzv_plugins.kit.loop import within as within
     from rdzv_plugins.kit.reasons import HANGS_UP as HANGS_UP
     from rdzv_plugins.kit.reasons import NO_ANSWER as NO_ANSWER
     from rdzv_plugins.kit.reasons import SILENT as SILENT
     from rdzv_plugins.kit.reasons import Reason as Reason
     from rdzv_plugins.kit.reasons import Unusable as Unusable
+    from rdzv_plugins.kit.reasons import answer_of as answer_of
     from rdzv_plugins.kit.reasons import network_reason as network_reason
+    from rdzv_plugins.kit.reasons import unchecked_context as unchecked_context
     from rdzv_plugins.kit.security import Account as Account
     from rdzv_plugins.kit.security import Security as Security
     from rdzv_plugins.kit.security import TlsOptions as TlsOptions
+    from rdzv_plugins.kit.security import parse_address as parse_address
     from rdzv_plugins.options import WorkerStoreOptions as WorkerStoreOptions
     from rdzv_plugins.plain_text import name_of as name_of
     from rdzv_plugins.security.certificates import warn_if_others_can_read as warn_if_others_can_read
@@ -41,9 +46,9 @@ _MODULES = {
     "elastic.options": "ElasticOptions validate_elastic",
     "kit.client": "ServiceClient SessionEnded",
     "kit.coordination": "Coordination coordination_backend",
-    "kit.loop": "in_thread within",
-    "kit.reasons": "HANGS_UP NO_ANSWER Reason SILENT Unusable network_reason",
-    "kit.security": "Account Security TlsOptions",
+    "kit.loop": "TIMEOUTS in_thread looked_at within",
+    "kit.reasons": "HANGS_UP NO_ANSWER Reason SILENT Unusable answer_of network_reason unchecked_context",
+    "kit.security": "Account Security TlsOptions parse_address",
     "options": "WorkerStoreOptions",
     "plain_text": "name_of",
 }

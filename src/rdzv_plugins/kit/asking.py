@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from rdzv_plugins.coordination import wrong_answer
 from rdzv_plugins.errors import BrokenPlugin, ConnectionLost, EndpointUnreachable, RdzvError
 from rdzv_plugins.kit.client import ServiceClient, SessionEnded
-from rdzv_plugins.kit.loop import here, looked_at, within
+from rdzv_plugins.kit.loop import TIMEOUTS, here, looked_at, within
 from rdzv_plugins.kit.reasons import NO_ANSWER, SILENT, Reason, Unusable, network_reason
 from rdzv_plugins.timing import growing
 
@@ -19,9 +19,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _Asked = list[asyncio.Future[None]]
-TIMEOUTS = (TimeoutError, asyncio.TimeoutError)
-"""One class from Python 3.11 on."""
-
 MOST_ATTEMPT_S = 3.0
 """An answer that has not come by then counts as lost, the first time; then after twice as long, and so on."""
 LONGEST_ATTEMPT_S = 10.0
@@ -213,7 +210,7 @@ class Asking:
             self.reason = SILENT if client.remote_addr else NO_ANSWER
         else:
             nonsense = Reason(
-                f"it answers what makes no sense here ({error})",
+                f"its answer makes no sense here ({error})",
                 f"Check host and port: is {client.service} there? If it is, the plug-in is at fault.",
                 final=True,
             )

@@ -23,7 +23,7 @@ def coordination_backend(name: str, new_client: Callable[[], ServiceClient], *, 
 
     A session goes on for ``outage_timeout`` seconds while the service does not answer (``ttl``, if that is more).
     """
-    return Coordination(name, lambda: ClientSession(new_client(), outage_timeout))
+    return Coordination(name, new_client, outage_timeout)
 
 
 class _Opening:
@@ -35,18 +35,14 @@ class _Opening:
 
 
 class Coordination:
-    """A ``CoordinationBackend`` called ``name``. ``new_session`` makes a session that is not yet open. Thread-safe."""
+    """What ``coordination_backend`` makes. Thread-safe."""
 
     hosts_service = False
 
-    def __init__(self, name: str, new_session: Callable[[], ClientSession]) -> None:
-        self._name, self._new_session = name, new_session
+    def __init__(self, name: str, new_client: Callable[[], ServiceClient], outage_timeout: float) -> None:
+        self.name, self._new_client, self._outage = name, new_client, outage_timeout
         self._sessions: dict[ClientSession, None] = {}  # in the order in which they were opened
         self._closed = False
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> ClientSession:
         """Open a session, as ``CoordinationBackend.open_session`` does.
@@ -73,7 +69,7 @@ class Coordination:
     async def _open(
         self, ttl: float, on_lost: Callable[[ConnectionLost], None], timeout: float, opening: _Opening
     ) -> ClientSession:
-        session = self._new_session()
+        session = ClientSession(self._new_client(), self._outage)
         opening.name = session.name
         telling = asyncio.get_running_loop().create_task(_tell_waiting(session, timeout))
         try:

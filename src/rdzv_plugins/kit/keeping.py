@@ -1,8 +1,4 @@
-"""Keeping a session alive, and saying how it has ended. On the loop's thread only.
-
-Only the service knows whether a session lives: while it does not answer, this node does not know, and goes on as long
-as the user allows.
-"""
+"""Keeping a session alive, and saying how it has ended. On the loop's thread only."""
 
 from __future__ import annotations
 
@@ -12,10 +8,11 @@ import logging
 from collections.abc import Iterator
 
 from rdzv_plugins.errors import ConnectionLost, RdzvError
-from rdzv_plugins.kit.asking import TIMEOUTS, Asking
+from rdzv_plugins.kit.asking import Asking
 from rdzv_plugins.kit.client import ServiceClient
-from rdzv_plugins.kit.loop import here, within
+from rdzv_plugins.kit.loop import TIMEOUTS, here, within
 from rdzv_plugins.kit.reasons import Reason, default_remedy
+from rdzv_plugins.kvstore.coordination.framed_connection import Lease
 from rdzv_plugins.timing import EVERY_S
 
 logger = logging.getLogger(__name__)
@@ -29,48 +26,42 @@ _QUIET_S = 1.0
 
 
 class KeepAlive:
-    """Renews a session until the service has not answered for as long as this node puts up with, or for its ``ttl``.
-
-    ``opened``: when the session was requested, by ``rdzv_plugins.clock.now``.
-    """
+    """Renews a session until the service has not answered for as long as its ``lease`` puts up with."""
 
     def __init__(self, asking: Asking, client: ServiceClient, ttl: float, opened: float) -> None:
-        self._asking, self._client, self._name = asking, client, asking.name
-        self._ttl, self._patience = ttl, max(asking.outage, ttl)
+        self._asking, self._client = asking, client
+        self.lease = Lease(asking.name, ttl, asking.outage, opened)
         self._period = min(ttl / PER_TTL, _LONGEST_PERIOD_S)
-        self._last = opened
         self._stood = 0.0  # for so long this process has stood still since
         self._troubled = False
 
     @property
-    def known_until(self) -> float:
-        """The time until which the session surely lives (``rdzv_plugins.clock.now``). Any thread may ask."""
-        return self._last + self._ttl
+    def _silence(self) -> float:
+        """Seconds since the newest answered request was sent."""
+        return here().now() - self.lease.renewed
 
     async def run(self) -> ConnectionLost:
         """Keep the session alive until it has ended, or nobody has answered for too long; returns why."""
         try:
             while await self._renew():
-                pause = max(0.0, self._last + self._period - here().now())
+                pause = max(0.0, self._period - self._silence)
                 with contextlib.suppress(TimeoutError), self._taking(pause):
                     await within(pause, self._client.keep_alive_due())
             reason = self._asking.reason
-            text = f"{self._name} has not answered for {here().now() - self._last:.0f} s: {reason.text}"
-            error = ConnectionLost(text, remedy=reason.remedy or default_remedy(self._client.service))
-            error.silent, error.silent_since = True, None if self._stood else self._last
-            return error
+            text = f"{self.lease.service} has not answered for {self._silence:.0f} s: {reason.text}"
+            remedy = reason.remedy or default_remedy(self._client.service)
+            return self.lease.lost(text, remedy=remedy, since=None if self._stood else self.lease.renewed)
         except ConnectionLost as error:
             return error
         except Exception as error:  # it must not end in silence
             logger.exception("keeping the session alive has failed")
-            lost = ConnectionLost(f"keeping the session with {self._name} alive has failed: {error!r}")
-            lost.silent_since = self._last
-            return lost
+            text = f"keeping the session with {self.lease.service} alive has failed: {error!r}"
+            return self.lease.lost(text, silent=False, since=self.lease.renewed)
 
     async def _renew(self) -> bool:
         """False when it has taken too long."""
         wait, told = _QUIET_S, False
-        while (left := self._last + self._patience - here().now()) > 0:
+        while (left := self.lease.patience - self._silence) > 0:
             sent = here().now()
             try:
                 with self._taking(min(wait, left)):
@@ -80,18 +71,13 @@ class KeepAlive:
                 if wait >= left:
                     return False
                 told = True
-                logger.warning(
-                    "%s has not answered for %.0f s (%s); this node goes on without it for another %.0f s at most",
-                    self._name,
-                    here().now() - self._last,
-                    self._asking.reason.text,
-                    max(0.0, self._last + self._patience - here().now()),
-                )
+                self.lease.warn_silent(self._silence, self._asking.reason.text)
                 wait = EVERY_S
                 continue
             if told:
-                logger.warning("%s answers again, after %.0f s", self._name, here().now() - self._last)
-            self._last, self._troubled, self._stood = sent, False, 0.0
+                self.lease.warn_back(self._silence)
+            self.lease.renew(sent)
+            self._troubled, self._stood = False, 0.0
             return True
         return False
 
@@ -114,21 +100,21 @@ class KeepAlive:
             yield
         finally:
             late = here().now() - began - longest
-            if late > self._ttl / 2:
+            if self.lease.has_stood_still(late):
                 self._stood = max(self._stood, late)
 
     def over(self) -> ConnectionLost:
         """Why the session is over, as far as this node can tell, if the service says that it is."""
-        lead, silence = f"the session with {self._name} has ended: ", here().now() - self._last
-        service = self._client.service
-        if silence < (self._ttl / 2 if self._stood else self._ttl):
+        lead, silence = f"the session with {self.lease.service} has ended: ", self._silence
+        service, ttl = self._client.service, self.lease.ttl
+        if silence < (ttl / 2 if self._stood else ttl):
             return ConnectionLost(
                 f"{lead}though it was renewed {silence:.1f} s ago: somebody has ended it by hand, or {service} "
                 "has lost data"
             )
         if self._troubled and not self._stood:
-            return ConnectionLost(f"{lead}it was not answered for {silence:.1f} s, and others were ({self._ttl:g} s)")
+            return ConnectionLost(f"{lead}it was not answered for {silence:.1f} s, and others were ({ttl:g} s)")
         return ConnectionLost(
             f"{lead}this process stood still for {max(self._stood, silence):.1f} s (it was stopped, or the machine "
-            f"slept or was overloaded); after {self._ttl:g} s it counts as lost"
+            f"slept or was overloaded); after {ttl:g} s it counts as lost"
         )

@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 NAME = "rdzv-kit"
+TIMEOUTS = (TimeoutError, asyncio.TimeoutError)
+"""One class from Python 3.11 on."""
 _SLACK_S = 2.0
 """What is asked keeps its deadline by itself; this is for a loop that stands still."""
 _END_S = 10.0

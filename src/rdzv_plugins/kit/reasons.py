@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, EndpointUnreachable
 from rdzv_plugins.kit.security import Security
+from rdzv_plugins.kvstore.sockets.reach import dial
 
 _REFUSED = f"[Errno {errno.ECONNREFUSED}]"
+_ENOUGH = 4096  # bytes
 _PLAIN_TEXT = ("wrong version", "record layer")
 """In what OpenSSL says when the other side does not speak TLS."""
 
@@ -95,3 +99,29 @@ def _of_tls(error: ssl.SSLError, service: str, security: Security) -> Reason:
             final=True,
         )
     return no_tls(service) if any(each in reason for each in _PLAIN_TEXT) else Reason(f"TLS: {reason}")
+
+
+def answer_of(endpoint: Endpoint, request: bytes, timeout: float, context: ssl.SSLContext | None) -> bytes:
+    """How a service answers ``request``, by TLS if there is a ``context``: what it has said until it hangs up.
+
+    At most about 4096 bytes; what it has said by ``timeout`` is enough. Blocks, for up to that many seconds in each
+    step. Raises ``OSError``, an error of TLS among them.
+    """
+    with contextlib.ExitStack() as stack:
+        connection: socket.socket = stack.enter_context(dial(endpoint.host, endpoint.port, timeout))
+        if context is not None:
+            connection.getpeername()  # of a connection that has ended, wrap_socket may leave the socket open
+            connection = stack.enter_context(context.wrap_socket(connection, server_hostname=endpoint.host))
+        connection.sendall(request)
+        answer = b""
+        with contextlib.suppress(TimeoutError, ConnectionError):  # what it has said by then is enough to recognise it
+            while len(answer) < _ENOUGH and (part := connection.recv(_ENOUGH)):
+                answer += part
+        return answer
+
+
+def unchecked_context() -> ssl.SSLContext:
+    """For TLS with whoever answers: only to find out what that is, as it must be told nothing."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context

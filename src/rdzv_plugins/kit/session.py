@@ -128,7 +128,7 @@ class ClientSession(Asking):
 
     @property
     def known_until(self) -> float:
-        return self._keep_alive.known_until if self._keep_alive is not None else 0.0
+        return self._keep_alive.lease.known_until if self._keep_alive is not None else 0.0
 
     def create(self, key: str, value: bytes, *, ephemeral: bool = False, timeout: float) -> tuple[bool, KeyValue]:
         method = self._client.create

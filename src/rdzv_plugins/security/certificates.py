@@ -98,8 +98,6 @@ class NodeCertificates(Struct, frozen=True):
 
     def check_client(self) -> None:
         """Check the files as ``check`` does, for a process that never serves: it needs no certificate of its own."""
-        if (self.cert is None) != (self.key is None):
-            raise half_of_a_pair()
         self.context()
 
     def texts(self) -> CertificateTexts:
@@ -173,15 +171,14 @@ def certificates_of(request: Request) -> NodeCertificates | None:
     return None  # those of a service, or none
 
 
-def half_of_a_pair() -> UsageError:
-    """The error for a certificate without its key, or the other way round."""
-    return UsageError("--rdzv-conf: of cert and key only one is given", remedy="A client certificate needs both files.")
-
-
 def load_context(cacert: str | None, cert: str | None, key: str | None) -> ssl.SSLContext:
     """A context for connections to servers, from these files. Raises ``UsageError`` for unexpected contents."""
     import ssl
 
+    if (cert is None) != (key is None):
+        raise UsageError(
+            "--rdzv-conf: cert and key must be given together", remedy="A client certificate needs both files."
+        )
     for name, path in zip(OPTIONS, (cacert, cert, key), strict=True):
         if path is not None:
             read_file(path, name)

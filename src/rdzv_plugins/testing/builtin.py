@@ -235,9 +235,9 @@ def _is_healthy(port: int) -> bool:
 def _page(endpoint: Endpoint, path: str, timeout: float) -> str:
     """What a member answers, whatever proxy the environment names. Raises ``OSError`` or ``HTTPException``."""
     from rdzv_plugins.backends.etcd.diagnosis import page_of
-    from rdzv_plugins.backends.etcd.security import EtcdSecurity
+    from rdzv_plugins.kit.security import Security
 
-    return page_of(endpoint, EtcdSecurity(), path, timeout)[1].decode(errors="replace")
+    return page_of(endpoint, Security(), path, timeout)[1].decode(errors="replace")
 
 
 def of_native_store(endpoint: Endpoint) -> ServiceCounts:

@@ -16,8 +16,8 @@ import pytest
 from kits.etcd.etcd_kit import Cluster, Member
 from kits.eventually import eventually
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
-from rdzv_plugins.backends.etcd.security import EtcdSecurity
 from rdzv_plugins.coordination import Session
+from rdzv_plugins.kit.security import Security
 from rdzv_plugins.testing.parts import LONG, Losses, Recorder, keys_of, opened
 
 PREFIX = "/rdzv-plugins"
@@ -79,11 +79,11 @@ class Subject:
         ttl: float = 10,
         outage_timeout: float = LONG,
         run: str = "run",
-        security: EtcdSecurity | None = None,
+        security: Security | None = None,
     ) -> None:
         self.cluster, self.path = cluster, path_of(run)
         self.losses, self.recorder = Losses(), Recorder()
-        self.security = security or EtcdSecurity()
+        self.security = security or Security()
         self.backend = EtcdCoordination(cluster.endpoints, run, security=self.security, outage_timeout=outage_timeout)
         self.session = opened(self.backend, ttl, self.losses)
         self.session.put({"mine": b"here"}, ephemeral=True, timeout=LONG)

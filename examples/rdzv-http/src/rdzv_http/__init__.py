@@ -33,9 +33,8 @@ def validate(request: Request) -> tuple[Endpoint, Security]:
             remedy="Start one, python -m rdzv_http.server, and give --rdzv-endpoint=HOST:8700.",
         )
     options: HttpOptions = request.options
-    tls = options.tls or bool(options.cacert or options.cert)
-    user, password = ACCOUNT.read(options.credentials)
-    return endpoint, Security(tls, options.cacert, options.cert, options.key, user, password)
+    asked = "https" if options.tls else ""
+    return endpoint, options.security(ACCOUNT, options.credentials, ("http", "https"), asked)
 
 
 def create(request: Request) -> CoordinationBackend:

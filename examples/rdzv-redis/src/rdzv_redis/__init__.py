@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rdzv_plugins import Backend, Capability, CoordinationBackend, Request, hookimpl, option
+from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import UsageError
-from rdzv_plugins.kit import Account, ElasticOptions, Security, TlsOptions, validate_elastic
-
-from rdzv_redis.target import Target, parse_target
+from rdzv_plugins.kit import Account, ElasticOptions, Security, TlsOptions, parse_address, validate_elastic
 
 logger = logging.getLogger(__name__)
 
 ACCOUNT = Account("redis", default_user="default")
 """``default`` is Redis' own name for whoever gives a password alone (``requirepass``)."""
+_PORT = 6379
+_SCHEMES = "redis", "rediss"
 
 
 @dataclass(frozen=True)
@@ -35,40 +37,59 @@ class RedisOptions(TlsOptions, ElasticOptions):
     )
 
 
+class Target(NamedTuple):
+    """One Redis, and the number of a database there."""
+
+    endpoint: Endpoint
+    db: int = 0
+
+
+def parse_target(text: str, db: int | None) -> tuple[str, Target]:
+    """``HOST[:PORT]`` or ``redis[s]://HOST[:PORT][/DB]``: the scheme, empty if none is given, and what is there.
+
+    ``db`` is that of --rdzv-conf. Raises ``UsageError`` for anything else, and if the two differ.
+    """
+    if not text.strip():
+        raise UsageError(
+            "backend 'redis' needs to know where Redis is",
+            remedy="Give --rdzv-endpoint=HOST:6379, the same everywhere.",
+        )
+    scheme, endpoint, number = parse_address(text, _PORT, _SCHEMES, has_path=True)
+    if number and not number.isdecimal():
+        raise UsageError(
+            f"--rdzv-endpoint: /{number} is not the number of a database", remedy="Write redis://HOST:PORT/0."
+        )
+    if number and db is not None and db != int(number):
+        raise UsageError(
+            f"--rdzv-endpoint ends in /{number}, which contradicts --rdzv-conf db={db}", remedy="Give only one of them."
+        )
+    return scheme, Target(endpoint, int(number or db or 0))
+
+
 def validate(request: Request) -> tuple[Target, Security]:
     """Refuse what cannot work, before anything starts; returns where Redis is, and how to talk to it.
 
     Raises ``UsageError``.
     """
     validate_elastic(request)
-    options: RedisOptions = request.options
-    target = parse_target(request.endpoint, options.db)
-    files = options.cacert or options.cert
-    if files and target.scheme == "redis":
-        raise UsageError(
-            "--rdzv-conf: cacert and cert are for TLS, but the endpoint says redis://",
-            remedy="Write rediss://, or leave them out.",
-        )
-    user, password = ACCOUNT.read(options.credentials)
-    tls = target.scheme == "rediss" or bool(files)
-    return target, Security(tls, options.cacert, options.cert, options.key, user, password)
+    scheme, target = parse_target(request.endpoint, request.options.db)
+    return target, request.options.security(ACCOUNT, request.options.credentials, _SCHEMES, scheme)
 
 
 def create(request: Request) -> CoordinationBackend:
     """Redis as this node sees it; nothing is sent yet. Takes user and password out of the environment."""
     from rdzv_plugins.kit import coordination_backend
 
-    from rdzv_redis.client import RedisClient
-    from rdzv_redis.space import Space
+    from rdzv_redis.client import RedisClient, Space
 
     options: RedisOptions = request.options
     target, security = request.target
     ACCOUNT.forget()
-    if security.password and not security.tls and not target.is_loopback:
+    if security.password and not security.tls and not target.endpoint.is_loopback:
         logger.warning(
             "the password of %s goes to %s in the clear, and can be read on the way: write rediss:// for TLS",
             security.who,
-            target,
+            target.endpoint,
         )
     space, outage = Space(options.prefix, request.run_id), options.outage_timeout
     return coordination_backend("redis", lambda: RedisClient(target, security, space, outage), outage_timeout=outage)

@@ -14,17 +14,28 @@ import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from rdzv_plugins import Event, KeyValue
 from rdzv_plugins.clock import now
 from rdzv_plugins.errors import Compacted, ConnectionLost, EndpointUnreachable
-from rdzv_plugins.kit import SILENT, Reason, Security, ServiceClient, SessionEnded, Unusable, within
+from rdzv_plugins.kit import (
+    SILENT,
+    TIMEOUTS,
+    Reason,
+    Security,
+    ServiceClient,
+    SessionEnded,
+    Unusable,
+    in_thread,
+    looked_at,
+    name_of,
+    within,
+)
 from redis.exceptions import RedisError
 
-from rdzv_redis.diagnosis import diagnose
-from rdzv_redis.refusals import STRANGE, reason_of
-from rdzv_redis.space import NOBODY, Space, entry, held, listed
-from rdzv_redis.target import Target
+from rdzv_redis import Target
+from rdzv_redis.refusals import LIMIT_S, STRANGE, diagnose, reason_of
 from rdzv_redis.wire import Wire
 
 _PER_TTL = 4
@@ -36,7 +47,39 @@ _AT_ONCE = 1000
 """Entries in one answer, and changes that are remembered for watches that take them later."""
 _LATE_S = 5.0
 """A change of which the stream's connection has not told for so long will not come by it any more."""
-_TIMEOUTS = (TimeoutError, asyncio.TimeoutError)  # one class from Python 3.11 on
+_NOBODY = b"-"  # the owner of a key that belongs to no session
+
+
+class Space:
+    """The keys of run ``run_id`` under ``prefix``."""
+
+    def __init__(self, prefix: str, run_id: str) -> None:
+        self.prefix = prefix
+        path = f"{prefix}/{quote(run_id, safe='')}/"  # no id is the beginning of another's path
+        names = ("state", "values", "names", "events", "sessions", "owners", "answers")
+        self.keys = [path + name for name in names]
+        self.events = f"{path}events"  # the stream of the changes
+
+
+def held(key: str, packed: bytes) -> KeyValue:
+    """A key as ``run.lua`` keeps it: revision, owner and value."""
+    revision, _, value = packed.split(b" ", 2)
+    return KeyValue(key, value, int(revision))
+
+
+def listed(flat: Sequence[bytes]) -> list[KeyValue]:
+    """The keys of a list, in the order of their revisions."""
+    named = ((name_of(key), packed) for key, packed in zip(flat[::2], flat[1::2], strict=True))
+    found = [held(name, packed) for name, packed in named if name is not None]
+    return sorted(found, key=lambda each: each.revision)
+
+
+def entry(raw: Sequence[Any]) -> tuple[int, dict[bytes, bytes], Event | None]:
+    """Revision and fields of an entry of the stream, and the change that it tells of: none if it is of no key."""
+    number, flat = raw
+    revision, fields = int(number.partition(b"-")[0]), dict(zip(flat[::2], flat[1::2], strict=True))
+    name = name_of(fields[b"k"]) if b"k" in fields else None
+    return revision, fields, None if name is None else Event(name, fields.get(b"v"), revision)
 
 
 class RedisClient(ServiceClient):
@@ -48,7 +91,8 @@ class RedisClient(ServiceClient):
     def __init__(self, target: Target, security: Security, space: Space, outage: float) -> None:
         """``outage``: seconds without an answer to put up with."""
         super().__init__()
-        self.address, self.security = str(target), security
+        self.address, self.security = str(target.endpoint), security
+        self._name = f"Redis at {target.endpoint}"
         self._target, self._space, self._outage = target, space, outage
         self._attempt = _FIRST_ATTEMPT_S
         self._wire: Wire | None = None
@@ -70,7 +114,7 @@ class RedisClient(ServiceClient):
         wire = self._wire = Wire(self._target, self.security)
         try:
             await within(self._attempt, wire.open())
-        except _TIMEOUTS as error:
+        except TIMEOUTS as error:
             self._attempt = min(self._attempt * 1.5, _LONGEST_ATTEMPT_S)
             if wire.remote_addr or self.security.tls:
                 await self._diagnose(error)
@@ -83,7 +127,7 @@ class RedisClient(ServiceClient):
         finally:
             self.local_addr, self.remote_addr = wire.local_addr, wire.remote_addr
             if self.security.tls:  # which does not show whether it was reached
-                self.remote_addr = self.remote_addr or self._target.host
+                self.remote_addr = self.remote_addr or self._target.endpoint.host
         self._attempt = _FIRST_ATTEMPT_S
         if self._opened:
             self._follow()
@@ -91,9 +135,10 @@ class RedisClient(ServiceClient):
     async def _diagnose(self, error: Exception) -> None:
         """Raise ``Unusable`` if that can tell more than ``error``. What was right once is not doubted."""
         if not self._opened:
-            reason = await diagnose(self._target, tls=self.security.tls)
-            if reason is not None:
-                raise Unusable(reason) from error
+            found = in_thread(lambda: diagnose(self._target.endpoint, tls=self.security.tls))
+            with contextlib.suppress(*TIMEOUTS):
+                if (reason := await within(LIMIT_S, found)) is not None:
+                    raise Unusable(reason) from error
 
     async def disconnect(self) -> None:
         reading, self._reading = self._reading, None
@@ -110,12 +155,12 @@ class RedisClient(ServiceClient):
             return cause.reason
         if isinstance(cause, RedisError):
             return reason_of(cause, self.security, self._space.prefix)
-        return SILENT if isinstance(cause, _TIMEOUTS) else None
+        return SILENT if isinstance(cause, TIMEOUTS) else None
 
     async def open(self, ttl: float) -> float:
-        asked = now()
-        patience = max(self._outage, ttl)
-        _, revision, identity, epoch, shortest = await self._ask("open", _ms(ttl), _ms(patience))
+        asked, patience = now(), max(self._outage, ttl)
+        times = (round(seconds * 1000) for seconds in (ttl, patience))
+        _, revision, identity, epoch, shortest = await self._ask("open", *times)
         self._ttl, self._epoch, self._kept = ttl, epoch.decode(), asked
         self._position = self._forgotten = self._seen = int(revision)
         self._read = self._identity = identity
@@ -140,7 +185,7 @@ class RedisClient(ServiceClient):
         """As often as the shortest-lived session of the run needs it."""
         while (left := self._kept + self._shortest / _PER_TTL - now()) > 0:
             self._shorter.clear()
-            with contextlib.suppress(*_TIMEOUTS):
+            with contextlib.suppress(*TIMEOUTS):
                 await within(left, self._shorter.wait())
 
     def _note_ttl(self, shortest: bytes) -> None:
@@ -154,8 +199,7 @@ class RedisClient(ServiceClient):
 
     async def end_session(self, key: str) -> bool:
         """In one step."""
-        answer = await self._ask("evict", key)
-        return bool(answer[3] == b"1")
+        return bool((await self._ask("evict", key))[3] == b"1")
 
     async def create(self, number: int, key: str, value: bytes, *, ephemeral: bool) -> tuple[bool, KeyValue]:
         _, revision, _, there = await self._change("create", number, None, ephemeral, [key, value])
@@ -165,14 +209,12 @@ class RedisClient(ServiceClient):
         self, number: int, items: Mapping[str, bytes], *, ephemeral: bool, guard: KeyValue | None
     ) -> int | None:
         """In one step."""
-        flat = [part for item in items.items() for part in item]
-        answer = await self._change("put", number, guard, ephemeral, flat)
+        answer = await self._change("put", number, guard, ephemeral, [part for item in items.items() for part in item])
         return int(answer[1]) if answer[0] == b"OK" else None
 
     async def delete(self, number: int, keys: Sequence[str], *, guard: KeyValue | None) -> bool:
         """In one step."""
-        answer = await self._change("delete", number, guard, False, keys)
-        return bool(answer[0] == b"OK")
+        return bool((await self._change("delete", number, guard, False, keys))[0] == b"OK")
 
     async def list(self, prefix: str) -> tuple[Sequence[KeyValue], int]:
         answer = await self._ask("list", prefix)
@@ -205,7 +247,7 @@ class RedisClient(ServiceClient):
     def _follow(self) -> None:
         self._read_at = now()
         self._reading = asyncio.get_running_loop().create_task(self._read_changes())
-        self._reading.add_done_callback(_looked_at)  # whoever watches or keeps alive raises its error
+        self._reading.add_done_callback(looked_at)  # whoever watches or keeps alive raises its error
         self._reading.add_done_callback(lambda _: self._tell())
 
     def _tell(self) -> None:
@@ -230,7 +272,7 @@ class RedisClient(ServiceClient):
                 found = await wire.ask("XREAD", "COUNT", _AT_ONCE, "BLOCK", 0, "STREAMS", self._space.events, start)
                 for _, entries in found or ():
                     self._take(entries)
-        except (RedisError, Unusable, *_TIMEOUTS) as error:  # only another connection may help
+        except (RedisError, Unusable, *TIMEOUTS) as error:  # only another connection may help
             raise EOFError(str(error)) from error
         finally:
             await wire.drop()
@@ -248,20 +290,13 @@ class RedisClient(ServiceClient):
                 raise self._gone("LOST")  # or this process stood still, and all is of others
             self._position, self._read = revision, fields[b"i"]
             if event is not None:
-                self._remember(event)
+                if len(self._recent) == _AT_ONCE:
+                    self._forgotten = self._recent.popleft().revision
+                self._recent.append(event)
             elif b"ttl" in fields:
                 self._note_ttl(fields[b"ttl"])
         self._saw(self._position, self._read)  # first: what is told may be used as a guard
         self._tell()
-
-    def _remember(self, event: Event) -> None:
-        if len(self._recent) == _AT_ONCE:
-            self._forgotten = self._recent.popleft().revision
-        self._recent.append(event)
-
-    @property
-    def _name(self) -> str:
-        return f"{self.service} at {self.address}"
 
     def _gone(self, how: str) -> Exception:
         """What to raise when Redis says that the session has ended. ``how``: LOST, BACK or OVER, see ``run.lua``."""
@@ -282,16 +317,17 @@ class RedisClient(ServiceClient):
     async def _change(
         self, what: str, number: int, guard: KeyValue | None, ephemeral: bool, rest: Sequence[Any]
     ) -> Sequence[Any]:
-        condition = ["", ""] if guard is None else [guard.key, guard.revision]
-        return await self._ask(what, number, *condition, self.session if ephemeral else NOBODY, *rest)
+        condition = ("", "") if guard is None else (guard.key, guard.revision)
+        return await self._ask(what, number, *condition, self.session if ephemeral else _NOBODY, *rest)
 
     async def _ask(self, operation: str, *rest: Any) -> Sequence[Any]:
         """What the script returns. What was sent is waited for even if nobody does: the answer is not for the next."""
-        wire = self._connected()
+        if (wire := self._wire) is None:
+            raise EOFError
         await wire.turn.acquire()
         known = [operation, self.session, self._epoch, self._seen, self._identity]
         exchange = asyncio.ensure_future(wire.script(self._space.keys, [*known, *rest]))
-        exchange.add_done_callback(_looked_at)
+        exchange.add_done_callback(looked_at)
         exchange.add_done_callback(lambda _: wire.turn.release())
         await asyncio.wait({exchange})  # which cancels nothing
         try:
@@ -305,18 +341,3 @@ class RedisClient(ServiceClient):
         if answer[0] == b"OK":
             self._saw(int(answer[1]), answer[2])
         return answer
-
-    def _connected(self) -> Wire:
-        if self._wire is None:
-            raise EOFError
-        return self._wire
-
-
-def _looked_at(task: asyncio.Future[Any]) -> None:
-    """Asyncio is not to report its error."""
-    if not task.cancelled():
-        task.exception()
-
-
-def _ms(seconds: float) -> int:
-    return round(seconds * 1000)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import ssl
 
-from rdzv_plugins.kit import HANGS_UP, Reason, Security, network_reason
+from rdzv_plugins.endpoints import Endpoint
+from rdzv_plugins.kit import HANGS_UP, Reason, Security, answer_of, network_reason, unchecked_context
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
@@ -28,7 +30,7 @@ WANTS_TLS = Reason(
     final=True,
 )
 STRANGE = Reason(
-    "something else than Redis listens there", "Check host and port: Redis' is 6379 by default.", final=True
+    "something other than Redis listens there", "Check host and port: Redis' is 6379 by default.", final=True
 )
 CLUSTER = Reason(
     "it is a member of a Redis Cluster, which is not supported",
@@ -38,42 +40,55 @@ CLUSTER = Reason(
 SENTINEL = Reason(
     "it is a Redis Sentinel, which holds no keys", "Name the Redis that it watches: 6379 is its usual port.", final=True
 )
-REPLICA = Reason("it is a replica, which takes no writes", "Name the Redis that it replicates.", final=True)
+REPLICA = Reason("it is a replica, which accepts no writes", "Name the Redis that it replicates.", final=True)
 
-_BY_TEXT = (
+_BY_TEXT = {
     # in scripts the code of an error stands in the midst of its text, in some versions of Redis
-    (
-        r"\bOOM\b|used memory >",
-        "its memory is full: maxmemory is reached",
-        "Raise maxmemory, or delete keys of others.",
+    r"\bOOM\b|used memory >": Reason(
+        "its memory is full: maxmemory is reached", "Raise maxmemory, or delete keys of others.", final=True
     ),
-    (
-        r"\bMISCONF\b|unable to persist",
-        "it cannot save to its disk, and takes no writes",
-        "Free its disk: its log says more.",
+    r"\bMISCONF\b|unable to persist": Reason(
+        "it cannot save to its disk, and accepts no writes", "Free its disk: its log says more.", final=True
     ),
-    (
-        r"\bNOREPLICAS\b|enough good replicas",
-        "too few of its replicas are there (min-replicas-to-write)",
-        "Start them.",
+    r"\bNOREPLICAS\b|enough good replicas": Reason(
+        "too few of its replicas are there (min-replicas-to-write)", "Start them."
     ),
-    (r"\bBUSY\b|busy running a script", "it is busy with a script", "Somebody's script runs too long: SCRIPT KILL."),
-    (r"\bLOADING\b|is loading the dataset", "it is loading its data", "Wait: it answers when it has done so."),
-    (
-        r"max number of clients",
-        "it has as many clients as it takes (maxclients)",
-        "Raise maxclients: a node needs two.",
+    r"\bBUSY\b|busy running a script": Reason(
+        "it is busy with a script", "Somebody's script runs too long: SCRIPT KILL."
     ),
-    (
-        r"\bMASTERDOWN\b|Link with MASTER",
-        "it is a replica that has lost its master",
-        "Name the Redis that it replicates.",
+    r"\bLOADING\b|is loading the dataset": Reason("it is loading its data", "Wait: it answers when it has done so."),
+    r"max number of clients": Reason(
+        "it has reached its limit of clients (maxclients)", "Raise maxclients: a node needs two."
     ),
-    (r"CLUSTERDOWN|\bMOVED\b|CROSSSLOT|cluster", CLUSTER.text, CLUSTER.remedy),
-    (r"\bREADONLY\b|read only replica", REPLICA.text, REPLICA.remedy),
-    (r"DB index", "it has no database of that number", "Its databases are numbered from 0: --rdzv-conf db=NUMBER."),
-)
-_TEMPORARY = ("busy", "loading", "as many clients", "master", "replicas are there")
+    r"\bMASTERDOWN\b|Link with MASTER": Reason(
+        "it is a replica that has lost its master", "Name the Redis that it replicates."
+    ),
+    r"CLUSTERDOWN|\bMOVED\b|CROSSSLOT|cluster": CLUSTER,
+    r"\bREADONLY\b|read only replica": REPLICA,
+    r"DB index": Reason(
+        "it has no database of that number", "Its databases are numbered from 0: --rdzv-conf db=NUMBER.", final=True
+    ),
+}
+_CODES = {BusyLoadingError: "LOADING", OutOfMemoryError: "OOM", ReadOnlyError: "READONLY"}  # cut off by redis-py
+LIMIT_S = 0.9
+
+
+def diagnose(endpoint: Endpoint, *, tls: bool) -> Reason | None:
+    """Whether a Redis that hangs up or keeps silent speaks TLS, or does not: redis-py cannot tell.
+
+    None if this cannot tell either. Blocks, for about a second in each step; never raises.
+    """
+    try:
+        # QUIT, because it is read until Redis hangs up
+        answer = answer_of(endpoint, b"PING\r\nQUIT\r\n", LIMIT_S, None if tls else unchecked_context())
+    except ssl.SSLError as error:
+        # it has answered in TLS, for example: where is your certificate?
+        return WANTS_TLS if not tls and "ALERT" in (error.reason or "") else None
+    except OSError:
+        return None
+    if answer[:1] in (b"+", b"-"):
+        return NO_TLS if tls else WANTS_TLS
+    return STRANGE if answer and not tls else None
 
 
 def reason_of(error: BaseException, security: Security, prefix: str) -> Reason:
@@ -81,16 +96,14 @@ def reason_of(error: BaseException, security: Security, prefix: str) -> Reason:
     if isinstance(error, InvalidResponse) or isinstance(error.__cause__ or error.__context__, InvalidResponse):
         return STRANGE
     reason = network_reason(error, "Redis", security)
-    return reason if reason not in (None, HANGS_UP) else _of_answer(error, security, prefix)
-
-
-def _of_answer(error: BaseException, security: Security, prefix: str) -> Reason:
+    if reason is not None and reason is not HANGS_UP:
+        return reason
     text = " ".join(str(error).split())
     if isinstance(error, AuthenticationError) or re.search(r"NOAUTH|WRONGPASS", text):
         return _of_login(text, security)
     if "DENIED" in text and "protected mode" in text:
         return Reason(
-            "it is in protected mode, and answers its own machine alone",
+            "it is in protected mode, and answers only its own machine",
             "Set a password in Redis (requirepass, or ACL), and give it by --rdzv-conf credentials=FILE.",
             final=True,
         )
@@ -101,15 +114,10 @@ def _of_answer(error: BaseException, security: Security, prefix: str) -> Reason:
             final=True,
             access=True,
         )
-    if isinstance(error, BusyLoadingError):
-        text = f"LOADING {text}"
-    elif isinstance(error, OutOfMemoryError):
-        text = f"OOM {text}"
-    elif isinstance(error, ReadOnlyError):
-        text = f"READONLY {text}"
-    for pattern, words, remedy in _BY_TEXT:
+    text = " ".join([*(code for kind, code in _CODES.items() if isinstance(error, kind)), text])
+    for pattern, reason in _BY_TEXT.items():
         if re.search(pattern, text):
-            return Reason(words, remedy, final=not any(each in words for each in _TEMPORARY))
+            return reason
     if isinstance(error, (OSError, EOFError)) or "onnection" in text:
         return HANGS_UP
     return Reason(f"it says: {text}", final=isinstance(error, RedisError))
@@ -117,23 +125,11 @@ def _of_answer(error: BaseException, security: Security, prefix: str) -> Reason:
 
 def _of_login(text: str, security: Security) -> Reason:
     if not security.password:
-        return Reason(
-            "it wants a password, and this node has none",
-            f"Give --rdzv-conf credentials=FILE (one line, user:password), or set {ACCOUNT.user_variable} and "
-            f"{ACCOUNT.password_variable}.",
-            final=True,
-            access=True,
-        )
-    if "without any password configured" in text:
-        return Reason(
-            "it knows no password, but this node gives one",
-            "Set one in Redis (requirepass, or ACL), or give none.",
-            final=True,
-            access=True,
-        )
-    return Reason(
-        f"it does not accept the password of {security.who}, or does not know that user",
-        f"Check the file of --rdzv-conf credentials, or {ACCOUNT.user_variable} and {ACCOUNT.password_variable}.",
-        final=True,
-        access=True,
-    )
+        words, remedy = "it needs a password, but this node has none", ACCOUNT.remedy_if_missing
+    elif "without any password configured" in text:
+        words = "it has no password set, but this node gives one"
+        remedy = "Set one in Redis (requirepass, or ACL), or give none."
+    else:
+        words = f"it does not accept the password of {security.who}, or does not know that user"
+        remedy = ACCOUNT.remedy_if_wrong
+    return Reason(words, remedy, final=True, access=True)

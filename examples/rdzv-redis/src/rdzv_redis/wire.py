@@ -11,10 +11,10 @@ from typing import Any
 
 from rdzv_plugins.kit import Reason, Security, Unusable
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection
-from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptError, ResponseError
+from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
+from rdzv_redis import Target
 from rdzv_redis.refusals import CLUSTER, REPLICA, SENTINEL
-from rdzv_redis.target import Target
 
 SCRIPT = resources.files("rdzv_redis").joinpath("run.lua").read_text()
 _SHA = hashlib.sha1(SCRIPT.encode()).hexdigest()  # by which Redis knows it
@@ -28,8 +28,8 @@ class Wire:
 
     def __init__(self, target: Target, security: Security) -> None:
         options: dict[str, Any] = {
-            "host": target.host,
-            "port": target.port,
+            "host": target.endpoint.host,
+            "port": target.endpoint.port,
             "db": target.db,
             "username": security.user or None,
             "password": security.password or None,
@@ -51,10 +51,8 @@ class Wire:
             self._connection = connection
         else:
             self._connection = Connection(**options)
-        self.local_addr = self.remote_addr = ""
-        """Set once TCP and TLS are up."""
-        self.turn = asyncio.Lock()
-        """For those who share it."""
+        self.local_addr = self.remote_addr = ""  # until TCP and TLS are up
+        self.turn = asyncio.Lock()  # for those who share it
         self._transport: asyncio.WriteTransport | None = None
 
     async def open(self) -> None:
@@ -62,16 +60,13 @@ class Wire:
         await self._connection.connect()
         try:
             told = await self.ask("HELLO")
-        except AuthenticationError:
-            raise
         except NoPermissionError:
             return  # this user may not ask; the script will show
         except ResponseError as error:
             if "unknown command" not in str(error).lower():
                 raise
             told = [b"version", b"5"]
-        facts = dict(zip(told[::2], told[1::2], strict=False))
-        check(facts)
+        check(dict(zip(told[::2], told[1::2], strict=False)))
 
     async def _reached(self, connection: Connection) -> None:
         writer = connection._writer  # redis-py has no other way to the socket

@@ -6,23 +6,20 @@ Endpoint: the members, ``HOST[:PORT],HOST[:PORT]``, port 2379 when left out. Nee
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from rdzv_plugins.endpoints import Endpoint, parse_endpoint
+from rdzv_plugins.backends import later
+from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.hookspecs import hookimpl
-from rdzv_plugins.interfaces import Backend, Capability, Request, ServiceCheck
-from rdzv_plugins.kit import ElasticOptions, TlsOptions, validate_elastic
+from rdzv_plugins.interfaces import Backend, Capability, Request
+from rdzv_plugins.kit import Account, ElasticOptions, Security, TlsOptions, parse_address, validate_elastic
 from rdzv_plugins.options import option
 
-if TYPE_CHECKING:
-    from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
-    from rdzv_plugins.backends.etcd.security import EtcdSecurity
-
 _PORT = 2379
-_SCHEMES = ("http", "https")
+_SCHEMES = "http", "https"
+ACCOUNT = Account("etcd")
 
 
 @dataclass(frozen=True)
@@ -50,28 +47,9 @@ def parse_members(text: str) -> tuple[tuple[Endpoint, ...], str]:
 
     Raises ``UsageError`` for an empty list, for what is not a member, and for two different schemes.
     """
-    members: dict[Endpoint, None] = {}
-    schemes: dict[str, None] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        scheme, sign, rest = part.rpartition("://")
-        if "@" in rest:  # do not repeat it here
-            raise UsageError(
-                "--rdzv-endpoint: a user or a password in it can be read by others, in the list of processes",
-                remedy="Give --rdzv-conf credentials=FILE (one line, user:password), or the environment's variables.",
-            )
-        if sign:
-            if scheme not in _SCHEMES:
-                raise UsageError(
-                    f"--rdzv-endpoint: {part!r} begins with neither http:// nor https://",
-                    remedy="Write HOST:PORT, or https://HOST:PORT.",
-                )
-            schemes[scheme] = None
-        endpoint = parse_endpoint(rest.rstrip("/") if sign else rest, _PORT)
-        if endpoint.port == 0:
-            raise UsageError(
-                f"--rdzv-endpoint: {part!r} has port 0", remedy="etcd's port is 2379, if not told otherwise."
-            )
-        members[endpoint] = None
+    addresses = [parse_address(part, _PORT, _SCHEMES) for part in text.split(",") if part.strip()]
+    members = tuple(dict.fromkeys(endpoint for _, endpoint, _ in addresses))
+    schemes = {scheme for scheme, _, _ in addresses if scheme}
     if not members:
         raise UsageError(
             "backend 'etcd' needs to know where etcd is",
@@ -81,16 +59,14 @@ def parse_members(text: str) -> tuple[tuple[Endpoint, ...], str]:
         raise UsageError(
             f"--rdzv-endpoint={text} mixes http:// and https://", remedy="All members of a cluster speak the same."
         )
-    return tuple(members), next(iter(schemes), "")
+    return members, "".join(schemes)
 
 
-def validate(request: Request) -> tuple[tuple[Endpoint, ...], EtcdSecurity]:
+def validate(request: Request) -> tuple[tuple[Endpoint, ...], Security]:
     """Reject contradictions and unreadable files before anything starts; returns the members, and how to talk to them.
 
     Raises ``UsageError``.
     """
-    from rdzv_plugins.backends.etcd.security import ACCOUNT, EtcdSecurity
-
     validate_elastic(request)
     members, scheme = parse_members(request.endpoint)
     options: EtcdOptions = request.options
@@ -99,69 +75,8 @@ def validate(request: Request) -> tuple[tuple[Endpoint, ...], EtcdSecurity]:
             f"--rdzv-endpoint={request.endpoint} contradicts --rdzv-conf protocol={options.protocol}",
             remedy="Give only one of them.",
         )
-    scheme = scheme or options.protocol or ("https" if options.cacert or options.cert else "http")
-    if scheme == "http" and (options.cacert or options.cert):
-        raise UsageError(
-            "--rdzv-conf: cacert and cert are for TLS, but http was asked for", remedy="Write https, or leave them out."
-        )
-    user, password = ACCOUNT.read(options.credentials)
-    return members, EtcdSecurity(
-        scheme == "https", options.cacert, options.cert, options.key, user, password, options.credentials
-    )
-
-
-def create(request: Request) -> EtcdCoordination:
-    """The cluster as this node sees it; nothing is sent yet. Removes user and password from the environment."""
-    from rdzv_plugins.backends.etcd.security import ACCOUNT
-
-    cluster = _cluster(request)
-    ACCOUNT.forget()
-    return cluster
-
-
-def _cluster(request: Request) -> EtcdCoordination:
-    from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
-
-    members, security = request.target
-    options: EtcdOptions = request.options
-    return EtcdCoordination(
-        members,
-        request.run_id,
-        security=security,
-        prefix=options.prefix,
-        outage_timeout=options.outage_timeout,
-        whose=request.whose,
-    )
-
-
-def recognise(request: Request, timeout: float) -> str:
-    """See ``Backend.recognise``; applies to one of the members."""
-    from rdzv_plugins.backends.etcd.diagnosis import version_at
-
-    members, _ = parse_members(request.endpoint)
-    version = version_at(members[0], timeout)
-    return f"etcd {version}" if version else ""
-
-
-def preflight(request: Request, held: ExitStack) -> str:
-    """Log in at a member that answers, and read one key."""
-    from rdzv_plugins.elastic import keys
-    from rdzv_plugins.elastic.observer import PATIENCE_S, with_job
-
-    job = _cluster(request).peek(keys.JOB, timeout=PATIENCE_S)
-    return f"etcd answers at {request.endpoint}, {with_job(request, 'etcd', job)}"
-
-
-def health(request: Request, timeout: float) -> list[ServiceCheck]:
-    """See ``Backend.health``. Covers the members that the endpoint names, and what they know about each other."""
-    from rdzv_plugins.backends.etcd.looks import checks_of, look_at
-    from rdzv_plugins.backends.etcd.space import Space
-    from rdzv_plugins.elastic import keys
-
-    members, security = request.target
-    options: EtcdOptions = request.options
-    looks, listed = look_at(members, security, Space(options.prefix, request.run_id).full(keys.JOB), timeout)
-    return checks_of(looks, listed)
+    asked = scheme or options.protocol or ""
+    return members, options.security(ACCOUNT, options.credentials, _SCHEMES, asked)
 
 
 @hookimpl
@@ -170,16 +85,16 @@ def rdzv_register_backends() -> Backend:
     return Backend(
         name="etcd",
         summary="elastic rendezvous (min:max nodes) on an etcd v3 cluster: no node of the job is special",
-        create=create,
+        create=later(f"{__name__}.coordination", "create"),
         capabilities=frozenset(
             {Capability.ELASTIC, Capability.NODE_RANK, Capability.NODE_REPLACEMENT, Capability.TOKEN}
         ),
         options=EtcdOptions,
         validate=validate,
-        preflight=preflight,
+        preflight=later(f"{__name__}.coordination", "preflight"),
         meets_at="service",
-        recognise=recognise,
-        health=health,
+        recognise=later(f"{__name__}.diagnosis", "recognise"),
+        health=later(f"{__name__}.looks", "health"),
         install="pip install 'rdzv-plugins[etcd]'",
         imports=("grpc", "google.protobuf"),
     )

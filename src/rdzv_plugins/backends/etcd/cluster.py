@@ -1,34 +1,46 @@
-"""The members of an etcd cluster, and a gRPC channel to one of them. On the loop's thread only."""
+"""The members of an etcd cluster, and a gRPC channel to one of them: how a session asks, whatever it asks.
+
+On the loop's thread only.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from rdzv_plugins.backends.etcd import ACCOUNT
 from rdzv_plugins.backends.etcd.api import grpc, rpc
 from rdzv_plugins.backends.etcd.diagnosis import SILENT, diagnose
-from rdzv_plugins.backends.etcd.refusals import NO_LEADER, is_about_users, is_wrong_password, reason_of, translated
-from rdzv_plugins.backends.etcd.security import EtcdSecurity
+from rdzv_plugins.backends.etcd.refusals import (
+    NO_LEADER,
+    SILENT_NOW,
+    is_about_users,
+    is_old_token,
+    is_wrong_password,
+    text_of,
+    translated,
+)
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable, RdzvError
-from rdzv_plugins.kit.loop import here, in_thread, looked_at
+from rdzv_plugins.kit.client import ServiceClient
+from rdzv_plugins.kit.loop import TIMEOUTS, here, in_thread, looked_at
 from rdzv_plugins.kit.reasons import Reason, Unusable
+from rdzv_plugins.kit.security import Security
 from rdzv_plugins.kvstore.sockets.reach import resolve, try_connect
 from rdzv_plugins.kvstore.tcpstore.listener import SAME_BACKEND
 from rdzv_plugins.security.certificates import read_file
-from rdzv_plugins.timing import growing
 
-Whose = Callable[[str], str]
-"""Tells what listens at an endpoint: see ``Request.whose``."""
+Whose = Callable[[str], str] | None
+"""Tells what listens at an endpoint: see ``Request.whose``. None: nobody can be asked."""
 
 DIAL_S = 3.0
 """How many seconds one member is given to accept a connection and to answer the first question."""
 _LOGIN = "Auth/Authenticate"
 _STREAMS = ("Watch/Watch", "Lease/LeaseKeepAlive")
-HUNG_UP, SILENT_NOW = "it has hung up", "it does not answer"
 _REQUIRE_LEADER = ("hasleader", "true")
 """A member that has lost the majority says so at once, even on streams, instead of leaving them silent."""
 
@@ -39,9 +51,11 @@ _COMPARE_S = 0.5
 _LOGIN_S = 60.0
 _LOOK_S = 0.5
 """Seconds between two looks at a file that is about to be written."""
-_FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 1.0
 _SILENT_SINCE = Reason(f"{NO_LEADER}; it has not answered since it said so")
+_LOST = (OSError, EOFError, *TIMEOUTS)
+_LOGINS = 3
+"""The most logins during one request: users may be changed while it is made."""
+_NO_ANSWER_YET = Reason("no answer yet")
 _FOREIGN = Reason(
     "it belongs to another etcd cluster than the member that was used before",
     "--rdzv-endpoint has to name members of one cluster.",
@@ -49,17 +63,10 @@ _FOREIGN = Reason(
 )
 
 
-def nobody_knows(endpoint: str) -> str:
-    """A ``Whose`` for when nobody can be asked."""
-    return ""
-
-
 class Connection:
     """A connection to the member at ``endpoint``, made by ``open_connection``; the addresses are of both its ends."""
 
-    def __init__(
-        self, endpoint: Endpoint, security: EtcdSecurity, channel: Any, local_addr: str, remote_addr: str
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, security: Security, channel: Any, local_addr: str, remote_addr: str) -> None:
         self.endpoint, self.local_addr, self.remote_addr = endpoint, local_addr, remote_addr
         self._security = security
         self.cluster_id = 0
@@ -79,7 +86,7 @@ class Connection:
         try:
             return await self._method(method)(request, timeout=timeout, metadata=metadata)
         except grpc.aio.UsageError:  # its channel is closed
-            raise EOFError(HUNG_UP) from None
+            raise EOFError from None
 
     def stream(self, method: str) -> Any:
         """gRPC's call of a streaming method: "Watch/Watch" or "Lease/LeaseKeepAlive". Raises ``EOFError``."""
@@ -88,7 +95,7 @@ class Connection:
     def _method(self, name: str) -> Any:
         """The method, made when it is needed: a connection that only asks who is there needs just one."""
         if self._channel is None:
-            raise EOFError(HUNG_UP)
+            raise EOFError
         if name not in self._methods:
             messages = name.partition("/")[2]  # they are called after it
             request, answer = getattr(rpc, f"{messages}Request"), getattr(rpc, f"{messages}Response")
@@ -96,23 +103,24 @@ class Connection:
             self._methods[name] = make(f"/etcdserverpb.{name}", request.SerializeToString, answer.FromString)
         return self._methods[name]
 
-    async def logged_in(self, timeout: float) -> None:
+    async def logged_in(self, timeout: float, old: str | None = None) -> None:
         """Return once there is a token, if there is a user. Raises ``AioRpcError``, ``TimeoutError`` and ``EOFError``.
 
-        All tasks that want one wait for the same login, even if one of them has given up waiting: each password costs
-        etcd a tenth of a second of a processor, and thousands of nodes may start at once.
+        ``old``: one that is of no use any more; a new one that somebody else has obtained meanwhile is kept. All tasks
+        that want one wait for the same login, even if one of them has given up waiting: each password costs etcd a
+        tenth of a second of a processor, and thousands of nodes may start at once.
         """
         if not self._security.user:
             return
-        if self._login is None or (self._login.done() and (self._login.cancelled() or self._login.exception())):
-            self._login = asyncio.get_running_loop().create_task(self._log_in())
-            self._login.add_done_callback(looked_at)
         login = self._login
+        if login is None or (login.done() and (self.token == old or login.cancelled() or login.exception())):
+            login = self._login = asyncio.get_running_loop().create_task(self._log_in())
+            login.add_done_callback(looked_at)
         done, _ = await asyncio.wait({login}, timeout=max(0.0, timeout))
         if not done:
             raise TimeoutError
         if login.cancelled():  # by ``drop``
-            raise EOFError(HUNG_UP)
+            raise EOFError
         login.result()
 
     @property
@@ -120,13 +128,8 @@ class Connection:
         """The token of the user who has logged in; empty if none has, or needs to."""
         return dict(self._metadata).get("token", "")
 
-    def forget_login(self, used: str) -> None:
-        """The token ``used`` is of no use any more. A new one that somebody else has obtained meanwhile is kept."""
-        if self._login is not None and self._login.done() and self.token == used:
-            self._login = None
-
     async def _log_in(self) -> None:
-        login = await in_thread(self._security.login)
+        login = await in_thread(ACCOUNT.login, self._security)
         if self._refused is not None and self._refused[0] == login:
             raise self._refused[1]  # asking again would cost etcd the same once more
         request = rpc.AuthenticateRequest(name=login[0], password=login[1])
@@ -147,7 +150,7 @@ class Connection:
             await channel.close()  # its socket goes once nothing holds it any more
 
 
-async def open_connection(endpoint: Endpoint, security: EtcdSecurity, whose: Whose = nobody_knows) -> Connection:
+async def open_connection(endpoint: Endpoint, security: Security, whose: Whose = None) -> Connection:
     """A connection to a member that answers and belongs to a cluster with a leader. Nobody has logged in yet.
 
     ``whose`` is asked what listens there if no member answers. Raises ``Unusable``. The socket also tells this
@@ -189,17 +192,17 @@ def _dial(endpoint: Endpoint) -> tuple[str, str, str]:
     return "", "", problem
 
 
-async def _reason(error: Any, endpoint: Endpoint, security: EtcdSecurity, whose: Whose) -> Reason:
+async def _reason(error: Any, endpoint: Endpoint, security: Security, whose: Whose) -> Reason:
     silent = error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
     if not silent and (error.details() or "").startswith("etcdserver: "):  # it is etcd, and says itself what is wrong
-        return Reason(reason_of(error))
+        return Reason(text_of(error))
     found = SILENT if silent else await in_thread(diagnose, endpoint, security, DIAL_S)
-    if (found is None or found is SILENT) and (what := await in_thread(whose, str(endpoint))):
+    if whose and (found is None or found is SILENT) and (what := await in_thread(whose, str(endpoint))):
         return Reason(f"it is {what}; this node was given --rdzv-backend=etcd", SAME_BACKEND, True)
-    return found or Reason(reason_of(error))
+    return found or Reason(text_of(error))
 
 
-def _channel(endpoint: Endpoint, security: EtcdSecurity, address: str) -> Any:
+def _channel(endpoint: Endpoint, security: Security, address: str) -> Any:
     """A channel to the member's ``address``; its certificate has to match the host of ``endpoint``."""
     target = f"ipv6:[{address}]:{endpoint.port}" if ":" in address else f"ipv4:{address}:{endpoint.port}"
     options = [
@@ -221,41 +224,31 @@ def _channel(endpoint: Endpoint, security: EtcdSecurity, address: str) -> Any:
     return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(authorities, key, chain), options=options)
 
 
-class Cluster:
-    """An etcd cluster, of which one member is used at a time, and another when that fails.
+class ClusterClient(ServiceClient):
+    """A session's way to an etcd cluster, of which one member is used at a time, and another when that fails.
 
-    ``path`` is for messages. ``whose`` tells what listens where no member answers, and is asked until a member has been
-    of use.
+    ``path`` is where the run's keys are, for messages. ``whose`` tells what listens where no member answers, and is
+    asked until a member has been of use.
     """
 
-    def __init__(
-        self, endpoints: Sequence[Endpoint], security: EtcdSecurity, path: str, whose: Whose = nobody_knows
-    ) -> None:
-        self._endpoints, self.security, self.path, self._whose = tuple(endpoints), security, path, whose
-        self.name = ",".join(map(str, endpoints))
-        """The name used for the cluster in messages."""
+    service = "etcd"
+    security: Security
+
+    def __init__(self, endpoints: Sequence[Endpoint], security: Security, path: str, whose: Whose = None) -> None:
+        super().__init__()
+        self.address, self.security = ",".join(map(str, endpoints)), security
+        self._endpoints, self._path, self._whose = tuple(endpoints), path, whose
+        self._connection: Connection | None = None
         self._connecting: asyncio.Task[Connection] | None = None
         self._reasons: dict[Endpoint, Reason] = {}
-        self._id = 0
-        self.proven = False
-        """Whether it has been of use once: what was right then is expected to become right again."""
+        self._id = 0  # of the cluster, once it is known
+        self._proven = False  # it has been of use: what was right then is expected to become right again
 
-    def reason(self) -> Reason:
-        """What is wrong with each member, and what the user can do."""
-        tried = ((endpoint, self._reasons.get(endpoint)) for endpoint in self._endpoints)
-        text = "; ".join(f"{endpoint}: {reason.text if reason else 'no answer yet'}" for endpoint, reason in tried)
-        remedies = dict.fromkeys(reason.remedy for reason in self._reasons.values() if reason.remedy)
-        return Reason(text, " ".join(remedies))
+    async def connect(self) -> None:
+        """Connect to a member that can be used, and log in, if there is a user.
 
-    def note(self, endpoint: Endpoint, reason: Reason) -> None:
-        """Say what is wrong with that member now."""
-        self._reasons[endpoint] = reason
-
-    async def connect(self) -> Connection:
-        """A connection to a member that can be used, with a user who has logged in, if there is one.
-
-        The members are tried until one can be used, also when whoever waits for it gives up: it is for the next one.
-        Raises ``EndpointUnreachable`` if waiting is pointless.
+        Each member is tried once, also when whoever waits for it gives up: it is for the next one. Raises ``Unusable``,
+        with what is wrong with each, or ``EndpointUnreachable``.
         """
         if self._connecting is None:
             self._connecting = asyncio.get_running_loop().create_task(self._connect())
@@ -265,7 +258,13 @@ class Cluster:
         self._connecting = None
         if connecting.cancelled():
             raise EOFError("the session has been closed")
-        return connecting.result()
+        connection = self._connection = connecting.result()
+        self.local_addr, self.remote_addr = connection.local_addr, connection.remote_addr
+
+    async def disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.drop()
 
     async def close(self) -> None:
         """Try no longer."""
@@ -276,63 +275,108 @@ class Cluster:
             if not connecting.cancelled() and connecting.exception() is None:
                 await connecting.result().drop()
 
-    def is_ours(self, connection: Connection, answer: Any) -> bool:
-        """Whether the answer comes from a member of the cluster that was used before."""
+    def reason_of(self, error: Exception) -> Reason | None:
+        """What is wrong with each member, if one of them does not answer."""
+        if not isinstance(error, _LOST):
+            return None
+        if self._connection is not None:
+            self._reasons[self._connection.endpoint] = Reason(text_of(error))
+        return self._reason()
+
+    def _reason(self) -> Reason:
+        """What is wrong with each member, and what the user can do; final if it is for all of them."""
+        known = {endpoint: self._reasons.get(endpoint, _NO_ANSWER_YET) for endpoint in self._endpoints}
+        text = "; ".join(f"{endpoint}: {reason.text}" for endpoint, reason in known.items())
+        remedies = dict.fromkeys(reason.remedy for reason in known.values() if reason.remedy)
+        return Reason(text, " ".join(remedies), final=all(reason.final for reason in known.values()))
+
+    def _connected(self) -> Connection:
+        if self._connection is None:  # it has just been left
+            raise EOFError
+        return self._connection
+
+    async def _ask(self, what: str, method: str, request: Any) -> Any:
+        """The answer of the member in use to a method such as "KV/Txn"; ``what`` is for messages.
+
+        Raises what a client may, and ``SessionEnded`` if a lease has ended.
+        """
+        answer = await self._logged_in(what, lambda connection: connection.unary(method, request))
+        connection = self._connected()
         connection.cluster_id = answer.header.cluster_id or connection.cluster_id
         self._id = self._id or connection.cluster_id
         if self._is_of_another(connection):
-            self.note(connection.endpoint, Reason(_FOREIGN.text))
-        return not self._is_of_another(connection)
+            raise EOFError(_FOREIGN.text)
+        return answer
 
-    async def log_in(self, connection: Connection) -> None:
-        """Log in. Raises ``EOFError`` if the member cannot do that now, and the errors of ``translated``.
+    async def _logged_in(self, what: str, ask: Callable[[Connection], Any]) -> Any:
+        """What ``ask`` returns, with another token if etcd does not know the one in use any more."""
+        connection = self._connected()
+        with self._translated(what):
+            for _ in range(_LOGINS):
+                token = connection.token
+                try:
+                    return await ask(connection)
+                except grpc.aio.AioRpcError as error:
+                    if not (self.security.user and is_old_token(error)):
+                        raise
+                await self._log_in(connection, token)
+            return await ask(connection)
 
-        If a password that was once right no longer is, it was changed: the file that has it is about to change, too.
-        Then it raises ``Unusable``.
+    async def _log_in(self, connection: Connection, old: str | None = None) -> None:
+        """Log in, also where there is a token: ``old``, which is of no use any more.
+
+        Raises ``EOFError`` if the member cannot do that now, and the errors of ``translated``. If a password that was
+        once right no longer is, it was changed: the file that has it is about to change, too. Then it raises
+        ``Unusable``.
         """
         try:
-            await connection.logged_in(_LOGIN_S)
+            await connection.logged_in(_LOGIN_S, old)
         except TimeoutError:
             raise EOFError(SILENT_NOW) from None
         except grpc.aio.AioRpcError as error:
-            refused = translated(error, "the login", self.path, self.security)
-            may_change = self.proven and self.security.credentials and is_wrong_password(error)
+            refused = translated(error, "the login", self._path, self.security)
+            may_change = self._proven and self.security.credentials and is_wrong_password(error)
             if may_change and isinstance(refused, RdzvError):
                 refused = Unusable(Reason(str(refused), refused.remedy))
             raise refused from None
 
+    @contextlib.contextmanager
+    def _translated(self, what: str) -> Iterator[None]:
+        """gRPC's errors as those that a client may raise."""
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            raise translated(error, what, self._path, self.security) from None
+        except (grpc.aio.UsageError, asyncio.InvalidStateError):  # its channel or its stream is closed
+            raise EOFError from None
+
     async def _connect(self) -> Connection:
-        """Try all members until one can be used."""
-        pauses = growing(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, random=here().random)
-        while True:
-            found = await self._any_member()
-            if found is not None:
-                try:
-                    if not self._id and found.cluster_id:
-                        self._id = found.cluster_id
-                        await self._compare(found)
-                    await self._wait_for_login(found)
-                    self._reasons.clear()
-                    return found
-                except EOFError as error:
-                    self.note(found.endpoint, Reason(str(error)))
-                    await found.drop()
-                except BaseException:
-                    await found.drop()
-                    raise
-            reasons = [self._reasons.get(endpoint) for endpoint in self._endpoints]
-            if all(reason and reason.final for reason in reasons) and not self.proven:
-                raise self.reason().error(f"etcd at {self.name} cannot be used", "etcd")
-            await asyncio.sleep(next(pauses))
+        found = await self._any_member()
+        if found is None:
+            raise Unusable(self._reason())
+        try:
+            if not self._id and found.cluster_id:
+                self._id = found.cluster_id
+                await self._compare(found)
+            await self._wait_for_login(found)
+        except EOFError as error:
+            await found.drop()
+            self._reasons[found.endpoint] = Reason(text_of(error))
+            raise Unusable(self._reason()) from None
+        except BaseException:
+            await found.drop()
+            raise
+        self._reasons.clear()
+        return found
 
     async def _wait_for_login(self, connection: Connection) -> None:
-        self.note(connection.endpoint, Reason("it has not answered the login yet"))
+        self._reasons[connection.endpoint] = Reason("it has not answered the login yet")
         while True:
             try:
-                await self.log_in(connection)
+                await self._log_in(connection)
                 return
             except Unusable as error:
-                self.note(connection.endpoint, error.reason)
+                self._reasons[connection.endpoint] = error.reason
             await asyncio.sleep(_LOOK_S * here().random.uniform(0.5, 1.5))  # thousands must not come back at once
 
     async def _any_member(self) -> Connection | None:
@@ -361,7 +405,7 @@ class Cluster:
 
     async def _try(self, endpoint: Endpoint, found: list[Connection]) -> None:
         try:
-            connection = await open_connection(endpoint, self.security, nobody_knows if self.proven else self._whose)
+            connection = await open_connection(endpoint, self.security, None if self._proven else self._whose)
         except Unusable as error:
             lost = error.reason == SILENT and self._reasons.get(endpoint) in (Reason(NO_LEADER), _SILENT_SINCE)
             self._reasons[endpoint] = _SILENT_SINCE if lost else error.reason

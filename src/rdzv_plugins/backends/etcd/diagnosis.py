@@ -8,16 +8,17 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import socket
 import ssl
 
-from rdzv_plugins.backends.etcd.security import EtcdSecurity
+from rdzv_plugins.backends.etcd import parse_members
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.kit.reasons import HANGS_UP, Reason, network_reason, no_tls
+from rdzv_plugins.interfaces import Request
+from rdzv_plugins.kit.reasons import HANGS_UP, Reason, answer_of, network_reason, no_tls, unchecked_context
+from rdzv_plugins.kit.security import Security
 from rdzv_plugins.kvstore.sockets.reach import dial
 
-_ENOUGH, _MOST = 4096, 1 << 20
-"""How many bytes of an answer are read: for its version, and for anything."""
+_MOST = 1 << 20
+"""How many bytes of a page are read."""
 _FIRST_VERSION = 3
 _SETTINGS = b"\x04"
 """The type of the first frame of an HTTP/2 server; it follows three bytes of length."""
@@ -29,7 +30,7 @@ _NO_TLS = Reason(
 )
 
 
-def diagnose(endpoint: Endpoint, security: EtcdSecurity, timeout: float) -> Reason | None:
+def diagnose(endpoint: Endpoint, security: Security, timeout: float) -> Reason | None:
     """What is wrong; None if this cannot tell. Takes up to a few times ``timeout`` seconds; never raises."""
     try:
         answer = _ask_version(endpoint, timeout, security.context() if security.tls else None)
@@ -54,16 +55,23 @@ def diagnose(endpoint: Endpoint, security: EtcdSecurity, timeout: float) -> Reas
     return _of_answer(answer)
 
 
+def recognise(request: Request, timeout: float) -> str:
+    """See ``Backend.recognise``; applies to one of the members."""
+    members, _ = parse_members(request.endpoint)
+    version = version_at(members[0], timeout)
+    return f"etcd {version}" if version else ""
+
+
 def version_at(endpoint: Endpoint, timeout: float) -> str:
     """The version of the etcd that listens there, or "". Its certificate is not checked, as it is told nothing."""
-    for context in (None, _anyone()):
+    for context in (None, unchecked_context()):
         with contextlib.suppress(OSError):
             if version := _version(_ask_version(endpoint, timeout, context)):
                 return version
     return ""
 
 
-def page_of(endpoint: Endpoint, security: EtcdSecurity, path: str, timeout: float) -> tuple[str, bytes]:
+def page_of(endpoint: Endpoint, security: Security, path: str, timeout: float) -> tuple[str, bytes]:
     """The date that the member gives in its answer to an HTTP request, and the answer; empty if it gives none.
 
     Raises ``OSError`` (including TLS errors) and ``HTTPException``; each step may take ``timeout`` seconds.
@@ -80,12 +88,6 @@ def page_of(endpoint: Endpoint, security: EtcdSecurity, path: str, timeout: floa
         return answer.headers.get("Date", ""), found
 
 
-def _anyone() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return context
-
-
 def _version(answer: bytes) -> str:
     """The version from the answer to an HTTP request; empty if that does not come from etcd."""
     body = answer.partition(b"\r\n\r\n")[2]
@@ -97,22 +99,13 @@ def _version(answer: bytes) -> str:
 
 def _ask_version(endpoint: Endpoint, timeout: float, context: ssl.SSLContext | None) -> bytes:
     """Its answer to a request in HTTP, by TLS if there is a ``context``."""
-    with contextlib.ExitStack() as stack:
-        connection: socket.socket = stack.enter_context(dial(endpoint.host, endpoint.port, timeout))
-        if context is not None:
-            connection.getpeername()  # of a connection that has ended, wrap_socket may leave the socket open
-            connection = stack.enter_context(context.wrap_socket(connection, server_hostname=endpoint.host))
-        connection.sendall(f"GET /version HTTP/1.1\r\nHost: {endpoint}\r\nConnection: close\r\n\r\n".encode())
-        answer = b""
-        with contextlib.suppress(TimeoutError, ConnectionError):  # what it has said by then is enough to recognise it
-            while len(answer) < _ENOUGH and (part := connection.recv(_ENOUGH)):
-                answer += part
-        return answer
+    request = f"GET /version HTTP/1.1\r\nHost: {endpoint}\r\nConnection: close\r\n\r\n"
+    return answer_of(endpoint, request.encode(), timeout, context)
 
 
 def _speaks_tls(endpoint: Endpoint, timeout: float) -> bool:
     try:
-        with dial(endpoint.host, endpoint.port, timeout) as plain, _anyone().wrap_socket(plain):
+        with dial(endpoint.host, endpoint.port, timeout) as plain, unchecked_context().wrap_socket(plain):
             return True
     except ssl.SSLError as error:
         return "ALERT" in (error.reason or "")  # it has answered in TLS, for example to ask for our certificate
@@ -123,7 +116,7 @@ def _speaks_tls(endpoint: Endpoint, timeout: float) -> bool:
 def _of_answer(answer: bytes) -> Reason | None:
     """The reason shown by its answer to an HTTP request: etcd states its version."""
     head = answer.partition(b"\r\n\r\n")[0]
-    strange = Reason("something else than etcd listens there", "Check host and port: etcd's is 2379 by default.", True)
+    strange = Reason("something other than etcd listens there", "Check host and port: etcd's is 2379 by default.", True)
     if not answer or answer[3:4] == _SETTINGS:  # only HTTP/2, as etcd can be configured: it may be starting
         return None
     if head.startswith(b"HTTP/") and head[9:10] == b"5":  # from a proxy that has no member to ask just now

@@ -7,24 +7,27 @@ for Prometheus.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import re
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 from typing import Any
 
 from rdzv_plugins.backends.etcd.api import grpc, rpc
-from rdzv_plugins.backends.etcd.cluster import HUNG_UP, SILENT_NOW, Connection, open_connection
+from rdzv_plugins.backends.etcd.cluster import Connection, open_connection
 from rdzv_plugins.backends.etcd.diagnosis import page_of
-from rdzv_plugins.backends.etcd.refusals import MAKE_ROOM, NO_LEADER, is_about_users, reason_of
-from rdzv_plugins.backends.etcd.security import EtcdSecurity
+from rdzv_plugins.backends.etcd.refusals import MAKE_ROOM, NO_LEADER, is_about_users, text_of
+from rdzv_plugins.backends.etcd.space import Space
+from rdzv_plugins.elastic import keys
 from rdzv_plugins.endpoints import Endpoint
-from rdzv_plugins.interfaces import ServiceCheck
+from rdzv_plugins.interfaces import Request, ServiceCheck
 from rdzv_plugins.kit.loop import here, hold_for_good, in_thread
 from rdzv_plugins.kit.reasons import Reason, Unusable, default_remedy
+from rdzv_plugins.kit.security import Security
 
 _SLOW_S = 0.2
 """An answer that takes more seconds than this is slow: a node asks about a dozen times in each round."""
@@ -40,7 +43,7 @@ _REMEDIES = {
     "CORRUPT": "The members hold different data. Start no job there: find the one that differs (etcdctl endpoint "
     "hashkv), take it out and add it again, empty; then etcdctl alarm disarm.",
 }
-_CONSEQUENCES = {"NOSPACE": "etcd takes no more writes", "CORRUPT": "etcd refuses to write"}
+_CONSEQUENCES = {"NOSPACE": "etcd accepts no more writes", "CORRUPT": "etcd refuses to write"}
 _MAJORITY = "Start the members that are down, or mend the way between members (their peer port, 2380 by default)."
 _TIMES = 5
 """How many questions are timed; the median counts."""
@@ -62,16 +65,10 @@ class Look:
     """Why it cannot be used; then nothing else is known."""
     refusal: str = ""
     """Why it does not tell how it is."""
-    version: str = ""
-    cluster_id: int = 0
-    member_id: int = 0
-    leader_id: int = 0
-    is_learner: bool = False
-    size: int = 0
-    size_in_use: int = 0
-    quota: int = 0
-    errors: tuple[str, ...] = ()
-    """What it reports to be wrong with the cluster: alarms, and the lack of a leader."""
+    status: Any = field(default_factory=rpc.StatusResponse)
+    """How it says that it is. Its ``errors`` are about the cluster: alarms, and the lack of a leader."""
+    listed: Sequence[Any] = ()
+    """All members of the cluster, as they know each other."""
     answer_s: float = 0.0
     """How long it takes to answer by itself."""
     read_s: float | None = None
@@ -84,73 +81,59 @@ class Look:
     """How far its clock is ahead of this machine's, at least and at most. It tells whole seconds."""
 
 
-def look_at(
-    members: Sequence[Endpoint], security: EtcdSecurity, key: bytes, timeout: float
-) -> tuple[list[Look], list[Any] | None]:
-    """Look at each of ``members``, in that order; also returns all members of the cluster, or None if nobody tells.
+def health(request: Request, timeout: float) -> list[ServiceCheck]:
+    """See ``Backend.health``. Covers the members that the endpoint names, and what they know about each other."""
+    members, security = request.target
+    return checks_of(look_at(members, security, Space(request.options.prefix, request.run_id).full(keys.JOB), timeout))
+
+
+def look_at(members: Sequence[Endpoint], security: Security, key: bytes, timeout: float) -> Sequence[Look]:
+    """Look at each of ``members``, in that order.
 
     ``key`` is one that a job's user may read. ``timeout``: seconds for each step.
     """
 
-    async def look() -> tuple[list[Look], list[Any] | None]:
-        found = await asyncio.gather(*(_whole_look(endpoint, security, key, timeout) for endpoint in members))
-        lists = [listed for _, listed in found if listed]
-        return [look for look, _ in found], max(lists, key=len, default=None)
+    async def look() -> Sequence[Look]:
+        return await asyncio.gather(*(_whole_look(endpoint, security, key, timeout) for endpoint in members))
 
     return hold_for_good().run(look(), _STEPS * timeout)  # gRPC cannot move from one loop to another
 
 
-async def _whole_look(
-    endpoint: Endpoint, security: EtcdSecurity, key: bytes, timeout: float
-) -> tuple[Look, list[Any] | None]:
+async def _whole_look(endpoint: Endpoint, security: Security, key: bytes, timeout: float) -> Look:
     look = Look(endpoint)
     try:
         connection = await open_connection(endpoint, security)
     except Unusable as error:
         look.trouble = error.reason
-        return look, None
+        return look
     try:
-        listed = await _ask(connection, look, key, timeout)
+        await _ask(connection, look, key, timeout)
     finally:
         await connection.drop()
     await _read_page(look, security, timeout)
-    return look, listed
+    return look
 
 
-async def _ask(connection: Connection, look: Look, key: bytes, timeout: float) -> list[Any] | None:
+async def _ask(connection: Connection, look: Look, key: bytes, timeout: float) -> None:
     """Add what requests tell. Whether this user may log in is reported elsewhere; much is told without a login."""
     try:
         await connection.logged_in(timeout)
     except _TROUBLE as error:
-        look.refusal = _trouble(error)
+        look.refusal = text_of(error)
     try:
-        look.answer_s, status = await _timed(connection, "Maintenance/Status", rpc.StatusRequest(), timeout)
+        look.answer_s, look.status = await _timed(connection, "Maintenance/Status", rpc.StatusRequest(), timeout)
     except _TROUBLE as error:
-        look.refusal = _trouble(error)
-        return None
-    look.refusal, look.version = "", status.version
-    look.cluster_id, look.member_id = status.header.cluster_id, status.header.member_id
-    look.leader_id, look.is_learner = status.leader, status.isLearner
-    look.size, look.size_in_use, look.quota = status.dbSize, status.dbSizeInUse, status.dbSizeQuota
-    look.errors = tuple(status.errors)
+        look.refusal = text_of(error)
+        return
+    look.refusal = ""
     try:
         request = rpc.RangeRequest(key=key, count_only=True)
         look.read_s, _ = await _timed(connection, "KV/Range", request, timeout)
     except _TROUBLE as error:
         if not (isinstance(error, grpc.aio.AioRpcError) and is_about_users(error)):
-            look.read_problem = _trouble(error)
-    try:
-        answer = await connection.unary("Cluster/MemberList", rpc.MemberListRequest(), timeout)
-    except _TROUBLE:
-        return None
-    return list(answer.members)
-
-
-def _trouble(error: Exception) -> str:
-    """Why there is no answer, in words."""
-    if isinstance(error, grpc.aio.AioRpcError):
-        return reason_of(error)
-    return SILENT_NOW if isinstance(error, TimeoutError) else str(error) or HUNG_UP
+            look.read_problem = text_of(error)
+    with contextlib.suppress(*_TROUBLE):
+        look.listed = (await connection.unary("Cluster/MemberList", rpc.MemberListRequest(), timeout)).members
 
 
 async def _timed(connection: Connection, method: str, request: Any, timeout: float) -> tuple[float, Any]:
@@ -163,7 +146,7 @@ async def _timed(connection: Connection, method: str, request: Any, timeout: flo
     return statistics.median(times), answer
 
 
-async def _read_page(look: Look, security: EtcdSecurity, timeout: float) -> None:
+async def _read_page(look: Look, security: Security, timeout: float) -> None:
     """Add what the page for Prometheus tells, if it is on the clients' port: it may be elsewhere."""
     try:
         began = here().wall()
@@ -172,8 +155,8 @@ async def _read_page(look: Look, security: EtcdSecurity, timeout: float) -> None
         ended = here().wall()
     except (OSError, HTTPException, TimeoutError, asyncio.TimeoutError):
         return
-    if not look.quota and (quota := _QUOTA_METRIC.search(body)):
-        look.quota = int(float(quota[1]))
+    if not look.status.dbSizeQuota and (quota := _QUOTA_METRIC.search(body)):
+        look.status.dbSizeQuota = int(float(quota[1]))
     look.disk_s = _almost_all([(float(le), float(count)) for le, count in _WRITES_METRIC.findall(body)])
     look.clock_s = _lead_of_clock(date, began, ended)
 
@@ -194,10 +177,11 @@ def _lead_of_clock(date: str, began: float, ended: float) -> tuple[float, float]
     return told - ended, told + 1 - began
 
 
-def checks_of(looks: Sequence[Look], listed: Sequence[Any] | None) -> list[ServiceCheck]:
-    """The findings: about the cluster, then about each member. ``listed``: all members, as they know each other."""
+def checks_of(looks: Sequence[Look]) -> list[ServiceCheck]:
+    """The findings: about the cluster, then about each member."""
+    listed = max((look.listed for look in looks), key=len)
     return [
-        *_alarms(looks, listed or ()),
+        *_alarms(looks, listed),
         *_members(looks, listed),
         *(check for look in looks for check in _of_one(look, looks)),
     ]
@@ -206,20 +190,20 @@ def checks_of(looks: Sequence[Look], listed: Sequence[Any] | None) -> list[Servi
 def _alarms(looks: Sequence[Look], listed: Sequence[Any]) -> Iterator[ServiceCheck]:
     """Checks of the alarms: each is raised for one member and holds for the cluster."""
     names = {member.ID: member.name for member in listed}
-    names |= {look.member_id: str(look.endpoint) for look in looks}
+    names |= {look.status.header.member_id: str(look.endpoint) for look in looks}
     raised: dict[str, list[str]] = {}
-    for text in sorted({text for look in looks for text in look.errors}):
+    for text in sorted({text for look in looks for text in look.status.errors}):
         for member, alarm in _ALARM.findall(text):
             raised.setdefault(alarm, []).append(names.get(int(member), f"member {int(member):x}"))
     for alarm, where in raised.items():
         text = f"raised at {', '.join(where)}: {_CONSEQUENCES.get(alarm, 'its documentation says what that is')}"
         remedy = _REMEDIES.get(alarm, "Find the cause in etcd's log, then etcdctl alarm disarm.")
         yield ServiceCheck(f"alarm {alarm}", text, "wrong", remedy)
-    if not raised and (told := [look for look in looks if look.version]):
-        if any(_tells_alarms(look.version) for look in told):
+    if not raised and (versions := [look.status.version for look in looks if look.status.version]):
+        if any(map(_tells_alarms, versions)):
             yield ServiceCheck("alarms", "none is raised")
         else:
-            text = f"etcd {told[0].version} does not tell them: etcdctl alarm list"
+            text = f"etcd {versions[0]} does not tell them: etcdctl alarm list"
             yield ServiceCheck("alarms", text, "skipped")
 
 
@@ -228,9 +212,10 @@ def _tells_alarms(version: str) -> bool:
     return found is not None and (int(found[1]), int(found[2])) >= _FIRST_WITH_ERRORS
 
 
-def _members(looks: Sequence[Look], listed: Sequence[Any] | None) -> Iterator[ServiceCheck]:
+def _members(looks: Sequence[Look], listed: Sequence[Any]) -> Iterator[ServiceCheck]:
     """How many members there are, and which of them a job can use."""
-    clusters = {look.cluster_id: look.endpoint for look in looks if look.cluster_id}
+    clusters = {look.status.header.cluster_id: look.endpoint for look in looks}
+    clusters.pop(0, None)  # not known
     if len(clusters) > 1:
         yield ServiceCheck(
             "members",
@@ -250,7 +235,7 @@ def _members(looks: Sequence[Look], listed: Sequence[Any] | None) -> Iterator[Se
         yield ServiceCheck("members", "one: jobs wait while it is away, for outage_timeout at most")
     elif len(voters) == 2:
         remedy = "Three survive the loss of one: etcdctl member add."
-        yield ServiceCheck("members", "two, neither of which may be lost", "warning", remedy)
+        yield ServiceCheck("members", "two, and it survives the loss of neither", "warning", remedy)
     else:
         yield ServiceCheck("members", f"{several}, of which {spare} may be lost")
     for member in listed:
@@ -259,7 +244,7 @@ def _members(looks: Sequence[Look], listed: Sequence[Any] | None) -> Iterator[Se
             counts = "" if member.isLearner else ": it counts for the majority all the same"
             yield ServiceCheck(
                 f"member at {where}",
-                f"it was added and has not started{counts}",
+                f"it was added, but has not started{counts}",
                 "warning",
                 f"Start it, or take it out: etcdctl member remove {member.ID:x}",
             )
@@ -291,82 +276,74 @@ def _endpoint(url: str) -> Endpoint | None:
 def _of_one(look: Look, looks: Sequence[Look]) -> Iterator[ServiceCheck]:
     name = f"member {look.endpoint}"
     if look.trouble is not None:
-        others = any(each.trouble is None and not each.is_learner for each in looks)
+        others = any(each.trouble is None and not each.status.isLearner for each in looks)
         remedy = _MAJORITY if look.trouble.text == NO_LEADER else look.trouble.remedy or default_remedy("etcd")
         yield ServiceCheck(name, look.trouble.text, "warning" if others else "wrong", remedy)
         return
-    if not look.version:
-        yield ServiceCheck(name, f"it answers, and does not say how it is: {look.refusal}", "skipped")
+    if not look.status.version:
+        yield ServiceCheck(name, f"it answers, but does not report its status: {look.refusal}", "skipped")
     else:
         yield _role(name, look, looks)
-        yield from _room(look)
-    yield from _disk(look)
-    yield from _clock(look)
+        yield _room(look)
+    if look.disk_s is not None:
+        yield _disk(f"disk of {look.endpoint}", look.disk_s)
+    if look.clock_s is not None:
+        yield _clock(f"clock of {look.endpoint}", *look.clock_s)
 
 
 def _role(name: str, look: Look, looks: Sequence[Look]) -> ServiceCheck:
-    if look.is_learner:
-        alone = all(each.is_learner or each.trouble is not None for each in looks)
+    status, member = look.status, look.status.header.member_id
+    if status.isLearner:
+        alone = all(each.status.isLearner or each.trouble is not None for each in looks)
         return ServiceCheck(
             name,
-            f"etcd {look.version}, a learner: it has no vote, and refuses what nodes ask",
+            f"etcd {status.version}, a learner: it has no vote, and refuses what nodes ask",
             "wrong" if alone else "warning",
-            f"Let it vote once it has caught up: etcdctl member promote {look.member_id:x}; until then name others.",
+            f"Let it vote once it has caught up: etcdctl member promote {member:x}; until then name others.",
         )
-    role = "leads" if look.leader_id == look.member_id else "follows"
-    text = f"etcd {look.version}, {role}; answers in {_ms(look.answer_s)}"
+    role = "leads" if status.leader == member else "follows"
+    text = f"etcd {status.version}, {role}; answers in {_ms(look.answer_s)}"
     if look.read_problem:
         text += f", but not what the others have to agree to: {look.read_problem}"
-        return ServiceCheck(name, text, "wrong", "See to the alarm." if look.errors else _MAJORITY)
+        return ServiceCheck(name, text, "wrong", "Clear the alarm first." if status.errors else _MAJORITY)
     if look.read_s is not None:
         text += f", and in {_ms(look.read_s)} what the others have to agree to"
     if max(look.answer_s, look.read_s or 0.0) > _SLOW_S:
-        remedy = "It is far away, or busy: members want machines of their own, with quick disks, near the nodes."
+        remedy = "It is far away, or busy: give each member a machine of its own, with fast disks, near the nodes."
         return ServiceCheck(name, text, "warning", remedy)
     return ServiceCheck(name, text)
 
 
-def _room(look: Look) -> Iterator[ServiceCheck]:
+def _room(look: Look) -> ServiceCheck:
     name = f"database of {look.endpoint}"
-    used = f", {_mib(look.size_in_use)} of it in use" if look.size_in_use else ""
-    if not look.quota:
-        yield ServiceCheck(name, f"{_mib(look.size)}{used}; its quota is not told")
-        return
-    text = f"{_mib(look.size)} of {_mib(look.quota)}{used}"
-    if look.size <= _NEARLY_FULL * look.quota:
-        yield ServiceCheck(name, text)
-        return
-    old = bool(look.size_in_use) and look.size_in_use <= _NEARLY_FULL * look.quota
+    size, in_use, quota = look.status.dbSize, look.status.dbSizeInUse, look.status.dbSizeQuota
+    used = f", {_mib(in_use)} of it in use" if in_use else ""
+    if not quota:
+        return ServiceCheck(name, f"{_mib(size)}{used}; its quota is not told")
+    text = f"{_mib(size)} of {_mib(quota)}{used}"
+    if size <= _NEARLY_FULL * quota:
+        return ServiceCheck(name, text)
+    old = 0 < in_use <= _NEARLY_FULL * quota
     first = "etcdctl defrag gives back what is not in use" if old else "etcdctl compact REVISION, then etcdctl defrag"
     remedy = f"{first}; --auto-compaction-retention=1h keeps it small, --quota-backend-bytes allows more."
-    yield ServiceCheck(name, f"{text}: when that is full, etcd takes no more writes", "warning", remedy)
+    return ServiceCheck(name, f"{text}: when that is full, etcd accepts no more writes", "warning", remedy)
 
 
-def _disk(look: Look) -> Iterator[ServiceCheck]:
-    if look.disk_s is None:
-        return
-    name = f"disk of {look.endpoint}"
-    most = "longer than it counts" if math.isinf(look.disk_s) else f"up to {_ms(look.disk_s)}"
-    if look.disk_s > _SLOW_DISK_S:
+def _disk(name: str, limit_s: float) -> ServiceCheck:
+    most = "longer than it counts" if math.isinf(limit_s) else f"up to {_ms(limit_s)}"
+    if limit_s > _SLOW_DISK_S:
         text = f"more than one of 100 writes takes longer than {_ms(_SLOW_DISK_S)}, {most}"
-        remedy = "Give etcd a disk of its own, or a quicker one: while it waits for the disk the others elect a leader."
-        yield ServiceCheck(name, text, "warning", remedy)
-    else:
-        yield ServiceCheck(name, f"99 of 100 writes take {most}")
+        remedy = "Give etcd a disk of its own, or a faster one: while it waits for the disk, the others elect a leader."
+        return ServiceCheck(name, text, "warning", remedy)
+    return ServiceCheck(name, f"99 of 100 writes take {most}")
 
 
-def _clock(look: Look) -> Iterator[ServiceCheck]:
-    if look.clock_s is None:
-        return
-    name, (least, most) = f"clock of {look.endpoint}", look.clock_s
+def _clock(name: str, least: float, most: float) -> ServiceCheck:
     if least > _CLOCK_S or most < -_CLOCK_S:
         apart = f"{abs(least + most) / 2:.0f} s {'ahead of' if least > 0 else 'behind'} this machine's"
-        remedy = (
-            "Keep both in step, by chrony say: certificates are checked by these clocks; rdzv-run itself uses none."
-        )
-        yield ServiceCheck(name, apart, "warning", remedy)
-    else:
-        yield ServiceCheck(name, "as this machine's, to a few seconds")
+        remedy = "Synchronize both, with chrony say: certificates depend on these clocks; rdzv-run itself uses none."
+        return ServiceCheck(name, apart, "warning", remedy)
+    return ServiceCheck(name, "as this machine's, to a few seconds")
 
 
 def _ms(seconds: float) -> str:

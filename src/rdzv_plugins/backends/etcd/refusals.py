@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from rdzv_plugins.backends.etcd import ACCOUNT
 from rdzv_plugins.backends.etcd.api import grpc
-from rdzv_plugins.backends.etcd.security import PASSWORD, USER, EtcdSecurity
 from rdzv_plugins.errors import AccessRefused, EndpointUnreachable, RendezvousFailed
 from rdzv_plugins.kit.client import SessionEnded
+from rdzv_plugins.kit.loop import TIMEOUTS
 from rdzv_plugins.kit.reasons import Reason, Unusable
+from rdzv_plugins.kit.security import Security
 
 MAKE_ROOM = (
     "Make room there: etcdctl compact REVISION, etcdctl defrag, then etcdctl alarm disarm. "
     "--auto-compaction-retention=1h avoids this."
 )
 NO_LEADER = "no leader: too few members of the cluster live, or reach each other, for a majority"
-
+_HUNG_UP, SILENT_NOW = "it has hung up", "it does not answer"
 
 _ELSEWHERE = (
     grpc.StatusCode.UNAVAILABLE,
@@ -58,17 +60,19 @@ def is_wrong_password(error: Any) -> bool:
     return _WRONG_PASSWORD in (error.details() or "")
 
 
-def reason_of(error: Any) -> str:
-    """Why etcd has refused, in one line."""
+def text_of(error: Any) -> str:
+    """Why etcd has refused, or has not answered, in one line."""
+    if not isinstance(error, grpc.aio.AioRpcError):
+        return SILENT_NOW if isinstance(error, TIMEOUTS) else str(error) or _HUNG_UP
     text = (error.details() or error.code().name).splitlines()[0].removeprefix("etcdserver: ")
     if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED and "Deadline" in text:
-        return "it does not answer"
+        return SILENT_NOW
     if text == "no leader":
         return NO_LEADER
     return str(text)
 
 
-def denied(path: str, security: EtcdSecurity) -> AccessRefused:
+def denied(path: str, security: Security) -> AccessRefused:
     """The error for lacking permission for the keys under ``path``."""
     folder = path.rstrip("/").rpartition("/")[0] + "/"
     return AccessRefused(
@@ -77,30 +81,30 @@ def denied(path: str, security: EtcdSecurity) -> AccessRefused:
     )
 
 
-def translated(error: Any, what: str, path: str, security: EtcdSecurity) -> Exception:
+def translated(error: Any, what: str, path: str, security: Security) -> Exception:
     """An ``AioRpcError`` as what a client may raise; ``path`` is where the run's keys are.
 
     ``EOFError`` if this member cannot answer now, ``Unusable`` if the cluster cannot, ``SessionEnded``; and for users
     ``EndpointUnreachable`` (``AccessRefused`` is one) if nothing else will succeed either, or ``RendezvousFailed``.
     """
-    text = reason_of(error)
+    text = text_of(error)
     if "lease not found" in text:
         return SessionEnded(text)
     if _FULL in text:
-        return Unusable(Reason(f"etcd takes no more writes: {text}", MAKE_ROOM))
+        return Unusable(Reason(f"etcd accepts no more writes: {text}", MAKE_ROOM))
     if "too many requests" in text:
-        return Unusable(Reason(f"etcd is too busy for {what}: {text}", "It wants faster disks."))
+        return Unusable(Reason(f"etcd is too busy for {what}: {text}", "Give it faster disks."))
     if error.code() in _ELSEWHERE:
         return EOFError(text)
     if "user name is empty" in text:
         return AccessRefused(
-            "etcd wants a user and a password, and this node has none",
-            remedy=f"Give --rdzv-conf credentials=FILE (one line, user:password), or set {USER} and {PASSWORD}.",
+            "etcd needs a user and a password, but this node has none",
+            remedy=ACCOUNT.remedy_if_missing,
         )
     if is_wrong_password(error):
         return AccessRefused(
             f"etcd does not accept the password of {security.who}, or does not know that user",
-            remedy=f"Check the file of --rdzv-conf credentials, or {USER} and {PASSWORD}.",
+            remedy=ACCOUNT.remedy_if_wrong,
         )
     if error.code() == grpc.StatusCode.PERMISSION_DENIED:
         return denied(path, security)

@@ -30,6 +30,7 @@ from rdzv_plugins.kvstore.tcpstore.listener import (
     greet_store,
     hello_key,
     hello_of,
+    once_begun,
     parse_hello,
     refuse_others,
     stranger_at,
@@ -52,7 +53,6 @@ logger = logging.getLogger(__name__)
 _HOST_SLICE_S = 1.0
 _PREFLIGHT_S = 5.0
 _PROBE_S = 2.0
-_BEGINS_S, _LOOK_AGAIN_S = 0.3, 0.02
 _BEFORE_WORKERS_S = 2.0
 """How much of the time in which workers have to end may be spent on telling the others, in seconds."""
 _WHO = "node rank 0"
@@ -415,11 +415,10 @@ class StaticHandler(RendezvousHandler):
         """Raise ``SettingsDiffer`` if another agent serves this run at the endpoint, and the run has not ended."""
         if self._nodes == 1:  # then it is another job
             return
-        run, deadline = self._request.run_id, self._runtime.monotonic() + _BEGINS_S
+        run = self._request.run_id
         try:
             with StoreReader(self._endpoint, _PROBE_S, self._runtime) as reader:
-                while (hello := reader.hello(NAME)) is None and self._runtime.monotonic() < deadline:
-                    self._runtime.sleep(_LOOK_AGAIN_S)  # it may have begun to serve just now
+                hello = once_begun(lambda: reader.hello(NAME), self._runtime)
                 if hello is None or hello.run_id != run or reader.held(f"{self._prefix}/end") is not None:
                     return
         except (OSError, ValueError):  # what listens there is something else, or nobody does

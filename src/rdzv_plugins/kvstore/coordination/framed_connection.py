@@ -2,10 +2,14 @@
 
 The reactor's thread receives. The asking thread sends by itself, without ever blocking: what the kernel does not take
 at once waits here. Only the reactor closes the socket, so that no thread meets its number in other hands.
+
+``Lease`` is the life of a session as its node knows it, whatever the service. Only the service knows whether a session
+lives: while it does not answer, this node does not know, and goes on as long as the user allows.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -18,12 +22,58 @@ from rdzv_plugins.runtime import IPPROTO_TCP, MSG_NOSIGNAL, SHUT_RDWR, SYSTEM, T
 if TYPE_CHECKING:
     import socket
 
+logger = logging.getLogger(__name__)
+
 _CHUNK = 65536
 _KEEP_ALIVES = 3  # within the time to live: two may be late
-_LATE = 1.5
-"""In times to live: a silence that is noticed after so long is not the other side's, as this process stood still."""
 _MOST_NUMBER = 2**32 - 1
 _REMEDY = "See the output of the process that serves it, and the network on the way there."
+
+
+class Lease:
+    """A session with ``service``, in words, that lives for ``ttl`` seconds after each sign of life.
+
+    ``outage``: seconds of silence to put up with, at least ``ttl``. ``opened``: when the session was requested, by
+    ``rdzv_plugins.clock.now``. One thread changes it; any may read it.
+    """
+
+    def __init__(self, service: str, ttl: float, outage: float, opened: float) -> None:
+        self.service, self.ttl, self.patience = service, ttl, max(outage, ttl)
+        self.renewed = opened
+        """When the newest request that was answered had been sent."""
+
+    @property
+    def known_until(self) -> float:
+        """The time until which the session surely lives: the service may have counted from ``renewed``."""
+        return self.renewed + self.ttl
+
+    def renew(self, sent: float) -> None:
+        """What was sent then has been answered."""
+        self.renewed = max(self.renewed, sent)
+
+    def has_stood_still(self, late: float) -> bool:
+        """Whether a silence that is noticed so late is not the service's: this process was stopped, or was too busy."""
+        return late > self.ttl / 2
+
+    def warn_silent(self, silence: float, why: str = "") -> None:
+        """Tell the user that the service has been silent for so many seconds."""
+        logger.warning(
+            "%s has not answered for %.0f s%s; this node goes on without it for another %.0f s at most",
+            self.service,
+            silence,
+            f" ({why})" if why else "",
+            max(0.0, self.patience - silence),
+        )
+
+    def warn_back(self, silence: float) -> None:
+        """Tell the user that the service answers again."""
+        logger.warning("%s answers again, after %.0f s", self.service, silence)
+
+    def lost(self, text: str, *, remedy: str = "", silent: bool = True, since: float | None = None) -> ConnectionLost:
+        """The error of the session's end. ``silent``: the service was, ``since`` then if that is known."""
+        error = ConnectionLost(text, remedy=remedy)
+        error.silent, error.silent_since = silent, since
+        return error
 
 
 class _Waiter:
@@ -39,24 +89,22 @@ class _Waiter:
 
 
 class FramedConnection:
-    """A greeted connection to ``peer``, from ``start`` until it breaks, falls silent or is closed. Thread-safe.
+    """A greeted connection, from ``start`` until it breaks, falls silent or is closed. Thread-safe.
 
-    ``keep_alive`` is the operation sent when nothing else was sent for a third of ``ttl`` seconds. When nothing was
-    heard for ``ttl`` seconds, the connection is silent, and ``on_silent`` is called; when nothing was heard for
-    ``outage`` seconds, it is lost. ``on_push(status, payload)`` gets the frames that answer no request;
-    ``on_end(error)`` is called once, unless a fork has ended the connection. All of these are called on the reactor's
-    thread.
+    ``keep_alive`` is the operation sent when nothing else was sent for a third of the ``ttl`` of the ``lease``, which
+    every answer renews. When nothing was heard for ``ttl`` seconds, the connection is silent, and ``on_silent`` is
+    called; when nothing was heard for longer than the lease puts up with, it is lost. ``on_push(status, payload)`` gets
+    the frames that answer no request; ``on_end(error)`` is called once, unless a fork has ended the connection. All of
+    these are called on the reactor's thread.
     """
 
     def __init__(
         self,
         connection: socket.socket,
-        peer: str,
-        ttl: float,
+        lease: Lease,
         keep_alive: int,
         on_push: Callable[[int, bytes], None],
         on_end: Callable[[ConnectionLost], None],
-        outage: float = 0.0,
         on_silent: Callable[[], object] = lambda: None,
         runtime: Runtime = SYSTEM,
     ) -> None:
@@ -64,9 +112,8 @@ class FramedConnection:
         connection.setblocking(False)
         connection.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
         self._socket, self._runtime = connection, runtime
-        self._peer, self._ttl, self._keep_alive = peer, ttl, keep_alive
-        self._outage, self._on_silent = max(outage, ttl), on_silent
-        self._on_push, self._on_end = on_push, on_end
+        self._peer, self._lease, self._keep_alive = lease.service, lease, keep_alive
+        self._on_push, self._on_end, self._on_silent = on_push, on_end, on_silent
         self._reactor = reactor(runtime)
         self._lock = runtime.RLock()  # sending, the waiters, the end; a signal handler may close
         self._waiters: dict[int, _Waiter] = {}
@@ -76,8 +123,6 @@ class FramedConnection:
         self._needed = 0  # bytes until the frame is whole, as far as known
         self._sent_at = self._heard_at = self._runtime.monotonic()
         self._asked: dict[int, float] = {}  # when each request that is still unanswered was sent
-        self.served_at = -math.inf
-        """When the newest request that was answered had been sent, in seconds of ``Runtime.now``."""
         self._why: str | None = None  # it has ended, or is about to
         self._silent = False  # it has ended because nothing was heard
         self._told_silent = False  # since it was heard last
@@ -87,7 +132,7 @@ class FramedConnection:
 
     def start(self) -> None:
         """Begin to receive and to send signs of life."""
-        self._reactor.add(self, self._sent_at + self._ttl / _KEEP_ALIVES)
+        self._reactor.add(self, self._sent_at + self._lease.ttl / _KEEP_ALIVES)
 
     def request(self, operation: int, payload: bytes, timeout: float) -> tuple[int, bytes]:
         """Status and payload of the reply, waited for at most ``timeout`` seconds.
@@ -126,9 +171,8 @@ class FramedConnection:
 
     def lost(self) -> ConnectionLost:
         """Why the connection has ended, as a fresh error: each thread raises its own."""
-        error = ConnectionLost(self._why or "the connection has not ended", remedy=_REMEDY)
-        error.silent, error.silent_since = self._silent, self._silent_since
-        return error
+        why = self._why or "the connection has not ended"
+        return self._lease.lost(why, remedy=_REMEDY, silent=self._silent, since=self._silent_since)
 
     @property
     def is_open(self) -> bool:
@@ -138,7 +182,7 @@ class FramedConnection:
     @property
     def is_silent(self) -> bool:
         """True if nothing was heard for the time to live and the connection has not ended."""
-        return self._why is None and self._runtime.monotonic() - self._heard_at >= self._ttl
+        return self._why is None and self._runtime.monotonic() - self._heard_at >= self._lease.ttl
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -173,23 +217,24 @@ class FramedConnection:
                     self._reactor.watch_room(self, False)
 
     def tick(self, now: float) -> float | None:
-        if self._why is None and now - self._heard_at >= self._ttl:
+        ttl, patience = self._lease.ttl, self._lease.patience
+        if self._why is None and now - self._heard_at >= ttl:
             self.readable()  # what is already there was said in time, if only this process was late
             silence = now - self._heard_at
-            if self._silent_since is None and self._ttl <= silence < _LATE * self._ttl:
+            if self._silent_since is None and silence >= ttl and not self._lease.has_stood_still(silence - ttl):
                 self._silent_since = self._runtime.now() - silence
-            if silence >= self._outage:
+            if silence >= patience:
                 self._silent = True
-                self._end(f"no answer from {self._peer} for {self._outage:g} s")
-            elif silence >= self._ttl and not self._told_silent:
+                self._end(f"{self._peer} has not answered for {patience:g} s")
+            elif silence >= ttl and not self._told_silent:
                 self._told_silent = True
                 self._on_silent()
         if self._why is not None:
             return None
-        pause = self._ttl / _KEEP_ALIVES
+        pause = ttl / _KEEP_ALIVES
         if now - self._sent_at >= pause:
             self.tell(self._keep_alive, b"")
-        return min(self._sent_at + pause, self._heard_at + (self._outage if self._told_silent else self._ttl))
+        return min(self._sent_at + pause, self._heard_at + (patience if self._told_silent else ttl))
 
     def failed(self, error: Exception) -> None:
         self._end(f"the session with {self._peer} was given up after an error of this process: {error!r}")
@@ -277,7 +322,7 @@ class FramedConnection:
             payload = data[at + LENGTH.size + HEAD.size : end]
             at = end
             if number:
-                self.served_at = max(self.served_at, self._asked.pop(number, -math.inf))
+                self._lease.renew(self._asked.pop(number, -math.inf))
                 waiter = self._waiters.pop(number, None)
                 if waiter is not None:  # otherwise nobody waits any more
                     waiter.status, waiter.payload = status, payload

@@ -17,7 +17,7 @@ from rdzv_plugins.endpoints import Endpoint, require_name
 from rdzv_plugins.errors import AccessRefused, Compacted, ConnectionLost, EndpointUnreachable, RdzvError, RunIdMismatch
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.kvstore.coordination import frames
-from rdzv_plugins.kvstore.coordination.framed_connection import FramedConnection
+from rdzv_plugins.kvstore.coordination.framed_connection import FramedConnection, Lease
 from rdzv_plugins.kvstore.coordination.reactor import CancellableWatch, StoppableCall, close_in_children
 from rdzv_plugins.kvstore.native.framing import (
     DONE,
@@ -135,14 +135,14 @@ class SessionHandshake:
             )
         if status == frames.FOREIGN_RUN:
             raise AccessRefused(
-                f"run {run_id!r} at {endpoint} was opened with another token, and belongs to that",
+                f"run {run_id!r} at {endpoint} was opened with another token",
                 remedy="Choose another --rdzv-id, or give this node the token of that run.",
             )
         if status != DONE:
             why = payload.decode(errors="backslashreplace")
             full = why.startswith(_TOO_MANY)
             raise EndpointUnreachable(
-                f"the native store at {endpoint} opens no session: {why}",
+                f"the native store at {endpoint} did not open a session: {why}",
                 remedy=_FULL if full else _SAME_VERSION,
             )
         try:
@@ -151,7 +151,7 @@ class SessionHandshake:
             logger.debug("%s: %s", endpoint, error)
             raise EndpointUnreachable(
                 f"the native store at {endpoint} is of {_version_at(connection)}, this node of rdzv-plugins "
-                f"{version()}: it opens sessions in another way",
+                f"{version()}: their protocols differ",
                 remedy=_SAME_VERSION,
             ) from None
         if self.opened.any_run:
@@ -197,19 +197,17 @@ class NativeSession:
         self.ttl, self.local_addr, self.remote_addr = ttl, opening.local_addr, opening.remote_addr
         self.seen_as = opening.opened.seen_as
         """This machine's address as the server sees it: behind address translation it differs from ``local_addr``."""
-        self._opened_at = opening.asked_at
+        self._lease = Lease(str(self._endpoint), ttl, service.outage, opening.asked_at)
         self._on_lost = StoppableCall(on_lost, runtime)
         self._lock = runtime.RLock()  # protects the watches; a signal handler may close
         self._watches: dict[int, StoppableCall] = {}
         self._last_watch = 0
         self._connection = FramedConnection(
             connection,
-            str(self._endpoint),
-            ttl,
+            self._lease,
             frames.KEEP_ALIVE,
             on_push=self._pushed,
             on_end=self._ended,
-            outage=service.outage,
             on_silent=self._fell_silent,
             runtime=runtime,
         )
@@ -220,7 +218,7 @@ class NativeSession:
 
     @property
     def known_until(self) -> float:
-        return max(self._opened_at, self._connection.served_at) + self.ttl
+        return self._lease.known_until
 
     def create(self, key: str, value: bytes, *, ephemeral: bool = False, timeout: float) -> tuple[bool, KeyValue]:
         payload = frames.put({key: value}, ephemeral=ephemeral, guard=(key, 0))
@@ -297,7 +295,7 @@ class NativeSession:
             try:
                 return frames.decoded(decode, answer)
             except ValueError as error:
-                self._connection.give_up(f"{self._endpoint} gave an answer that is none: {error}")
+                self._connection.give_up(f"{self._endpoint} sent a malformed answer: {error}")
                 raise self._connection.lost() from None
         text = answer.decode(errors="backslashreplace")
         if status == frames.COMPACTED:
@@ -323,7 +321,7 @@ class NativeSession:
         it sends again, and it doubles its pauses. Then the session ends.
         """
         since, pause = self._runtime.monotonic() - self.ttl, self._runtime.Event()  # never set: used for waiting
-        logger.warning("%s does not answer; nodes that are working go on", self._endpoint)
+        self._lease.warn_silent(self.ttl)
         while self._connection.is_silent:
             if self._service.answers():
                 pause.wait(_SECOND_WORD_S)
@@ -333,7 +331,7 @@ class NativeSession:
                 break
             pause.wait(_PAUSE_S)
         if self._connection.is_open:
-            logger.warning("%s answers again, after %.0f s", self._endpoint, self._runtime.monotonic() - since)
+            self._lease.warn_back(self._runtime.monotonic() - since)
 
     def _ended(self, error: ConnectionLost) -> None:
         self._service.forget(self)

@@ -131,7 +131,7 @@ def refuse_if_told(connection: socket.socket, answer: bytes) -> None:
         if _VERDICT.unpack(answer)[1] == _TLS_NEEDED:
             raise _without_tls(_where(connection))
         raise AccessRefused(
-            f"the store at {_where(connection)} needs the job's token, and this process was given none",
+            f"the store at {_where(connection)} needs the job's token, but this process was given none",
             remedy=_SAME_TOKEN,
         )
 
@@ -179,12 +179,12 @@ def _go_on(connection: socket.socket, purpose: Purpose, run_id: str, size: int) 
         )
     if verdict == _NONE_HERE and purpose is Purpose.STATUS:
         raise AccessRefused(
-            f"the store at {where} asks for no token, and this process was given one",
-            remedy="If it is the one that is meant, ask it without: a node's proxy asks only whose the process is.",
+            f"the store at {where} needs no token, but this process was given one",
+            remedy="If it is the right one, ask without a token: a node's proxy only checks which user asks.",
         )
     if verdict == _NONE_HERE:
         raise AccessRefused(
-            f"the store at {where} knows no token, and this node was given one: it would be open to everybody",
+            f"the store at {where} has no token, but this node was given one: the job would be open to everybody",
             remedy=_SAME_TOKEN + " Or start this node without one.",
         )
     raise AccessRefused(
@@ -195,7 +195,7 @@ def _go_on(connection: socket.socket, purpose: Purpose, run_id: str, size: int) 
 
 def _without_tls(where: str) -> AccessRefused:
     return AccessRefused(
-        f"the store at {where} speaks TLS, and this process was given no certificates",
+        f"the store at {where} speaks TLS, but this process was given no certificates",
         remedy="Give all nodes of a job, and the commands that ask it, --rdzv-conf cacert=FILE,cert=FILE,key=FILE.",
     )
 
@@ -324,7 +324,7 @@ def ask_statistics(
 def _torchs_store(endpoint: Endpoint) -> EndpointUnreachable:
     return EndpointUnreachable(
         f"{endpoint} is a TCPStore of torch, which has no statistics",
-        remedy="Of a rendezvous there more is known by --rdzv-backend and --rdzv-id. A workers' store has statistics "
+        remedy="For a rendezvous there, give --rdzv-backend and --rdzv-id. A workers' store has statistics "
         "with --rdzv-conf store=parallel.",
     )
 
@@ -332,7 +332,7 @@ def _torchs_store(endpoint: Endpoint) -> EndpointUnreachable:
 def not_statistics(endpoint: Endpoint, why: str) -> EndpointUnreachable:
     """The error to raise when an answer lacks something it must have."""
     return EndpointUnreachable(
-        f"the store at {endpoint} answers with something else than statistics: {why}",
+        f"the store at {endpoint} did not answer with statistics: {why}",
         remedy="Is it of another version of rdzv-plugins? Ask it with the rdzv of that version.",
     )
 

@@ -142,7 +142,7 @@ def reach(
         if connection is not None:
             return connection
         if interruption.reason:
-            raise EndpointUnreachable(f"{who} at {endpoint} was not waited for any longer: {reason}")
+            raise EndpointUnreachable(f"{who} at {endpoint} is no longer waited for: {reason}")
         now = runtime.monotonic()
         if now >= deadline:
             raise EndpointUnreachable(

@@ -27,10 +27,13 @@ _ALERTS = {
         f"{_HERE} cert a new one, or set the clock of the other machine.",
     ),
     "UNKNOWN_CA": (
-        "says that this node's certificate is of an authority that it does not know",
+        "does not know the authority that signed this node's certificate",
         f"{_HERE} cert one that is signed by an authority in the cacert there.",
     ),
-    "PROTOCOL_VERSION": ("speaks no TLS 1.3", "Install the same version of rdzv-plugins, and OpenSSL 1.1.1 or later."),
+    "PROTOCOL_VERSION": (
+        "does not speak TLS 1.3",
+        "Install the same version of rdzv-plugins, and OpenSSL 1.1.1 or later.",
+    ),
     "CERTIFICATE": ("does not accept this node's certificate", "The output of that side says why."),
     "ACCESS_DENIED": ("does not accept this node's certificate", "The output of that side says why."),
 }
@@ -154,7 +157,7 @@ def _not_accepted(error: ssl.SSLCertVerificationError, endpoint: Endpoint) -> Ac
         why = f"is not one for {endpoint.host}"
         remedy = f"Make one there that has {endpoint.host} as subjectAltName, beside the other names of that machine."
     elif code in _OF_AUTHORITIES:
-        why = "is of an authority that this node does not know"
+        why = "was signed by an authority that this node does not know"
         remedy = "Give this node, as cacert, the authority that has signed it, or that side one that is signed by it."
     else:
         why, remedy = f"is not accepted ({error.verify_message})", "Make another one there."
@@ -174,7 +177,7 @@ def _alert(error: ssl.SSLError, where: str) -> AccessRefused | None:
 def _no_tls(error: ssl.SSLError, endpoint: Endpoint) -> AccessRefused:
     if (error.reason or "") in _NO_TLS:
         return AccessRefused(
-            f"what answers at {endpoint} speaks no TLS, and this node was given certificates",
+            f"what answers at {endpoint} does not speak TLS, but this node was given certificates",
             remedy="Give all nodes of a job, and an rdzv serve, cacert, cert and key; or none of them.",
         )
     return AccessRefused(

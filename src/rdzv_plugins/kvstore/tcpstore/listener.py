@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 from msgspec.json import decode, encode
@@ -32,6 +32,7 @@ _BEGINS_S, _LOOK_AGAIN_S = 0.3, 0.02
 _PROBE_S = 2.0
 SAME_BACKEND = "Start all nodes of a job with the same --rdzv-backend, and give each job an endpoint of its own."
 
+Said = TypeVar("Said")
 Stranger = Callable[[], EndpointUnreachable | None]
 """Returns the error that says what listens there, if that is unexpected and known. Takes some seconds at most."""
 
@@ -66,14 +67,18 @@ def refuse_others(
     def has_any() -> bool:
         return any(store.check([key]) for key in keys)
 
+    if not once_begun(has_any, runtime):  # asking around costs more than all the rest of joining
+        known = stranger_at(request, endpoint)
+        if known is not None and not has_any():  # its node had only just begun to serve
+            raise known
+
+
+def once_begun(said: Callable[[], Said], runtime: Runtime) -> Said:
+    """What a store says of itself, or nothing yet: its node may have begun to serve just now, and is waited for."""
     deadline = runtime.monotonic() + _BEGINS_S
-    while not has_any():  # asking around costs more than all the rest of joining
-        if runtime.monotonic() >= deadline:
-            known = stranger_at(request, endpoint)
-            if known is not None and not has_any():  # its node had only just begun to serve
-                raise known
-            return
+    while not (found := said()) and runtime.monotonic() < deadline:
         runtime.sleep(_LOOK_AGAIN_S)
+    return found
 
 
 def _told(request: Request, endpoint: Endpoint, what: str) -> str:
@@ -262,7 +267,7 @@ def reading(endpoint: Endpoint, timeout: float) -> Iterator[StoreReader]:
         why = f"cannot be reached: {(error.strerror or str(error)).lower()}"
         remedy = "Check address and port, and that the job still runs."
     except (ValueError, TypeError, KeyError) as error:
-        why, remedy = f"holds something else than this version writes: {error}", "Ask with the version of the job."
+        why, remedy = f"was not written by this version: {error}", "Ask with the version of the job."
     else:
         return
     raise EndpointUnreachable(f"{endpoint} {why}", remedy=remedy)
