@@ -9,7 +9,7 @@ import pytest
 from kits.unit.membership_steps import KEPT, Leader, node, story, supervisor, working
 
 from rdzv_plugins.elastic.coordinator.member_monitor import LivenessRound
-from rdzv_plugins.elastic.coordinator.state_machine import RoundUpdate
+from rdzv_plugins.elastic.coordinator.state_machine import KeyGone, RoundUpdate
 from rdzv_plugins.elastic.keys import Assignment, Heartbeat
 
 ELSEWHERE = {
@@ -337,9 +337,9 @@ def test_what_comes_of_what_a_node_says(
     for name, probe, alive, written in says:
         if probe == "is lost":
             members.pop(name, None)
-            assert probing.gone(name) == written
+            assert probing.advance([KeyGone(name)], list, 4) == written
             continue
         said = node(name, heartbeat_wanted=probe, heartbeat_answered=alive)
         if names:
             members[name] = said
-        assert probing.changed(said, lambda: list(members.values()), 4) == written
+        assert probing.advance([said], lambda: list(members.values()), 4) == written

@@ -9,9 +9,8 @@ from msgspec.structs import replace
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.elastic.coordinator.coordinator import Coordinator as RealLeader
 from rdzv_plugins.elastic.coordinator.placement import Rules
-from rdzv_plugins.elastic.coordinator.quorum import seats_reached
 from rdzv_plugins.elastic.coordinator.state_machine import RoundStateMachine
-from rdzv_plugins.elastic.keys import INITIALIZED, PLACE_ID, Assignment, EpochVote, Member, Round
+from rdzv_plugins.elastic.keys import INITIALIZED, PLACE_ID, Assignment, EpochVote, Member, Round, seats_reached
 from rdzv_plugins.runtime import SYSTEM
 
 BACK_S = 11.0
@@ -121,10 +120,8 @@ def stale(high: int) -> Leader:
 
 
 def take_over(leader: Leader, *members: Member) -> None:
-    for member in members:
-        leader.members[member.node_id] = member
-        leader.machine.changed(member, leader.now)
-    leader.publish(leader.machine.all_known(leader.now, finishing=False))
+    leader.members |= {member.node_id: member for member in members}
+    leader.take_over(*members)
 
 
 def test_place_that_served_an_earlier_round_forms_the_next_of_the_nodes_of_the_last():

@@ -11,10 +11,9 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 
-from rdzv_plugins.elastic.coordinator.quorum import seats_complete
 from rdzv_plugins.elastic.endpoint_monitor import EndpointMonitor
 from rdzv_plugins.elastic.failover_rules import Choice, better_endpoint, read_born, say_born, select_endpoint
-from rdzv_plugins.elastic.keys import INIT_CLAIM, INITIALIZED, ROUND, Assignment, Round
+from rdzv_plugins.elastic.keys import INIT_CLAIM, INITIALIZED, ROUND, Assignment, Round, seats_complete
 from rdzv_plugins.elastic.node_session import Registration
 from rdzv_plugins.elastic.probe_port import ProbePort, name_of
 from rdzv_plugins.endpoints import Endpoint

@@ -8,10 +8,10 @@ from typing import Any
 
 from msgspec import structs
 
+from rdzv_plugins.elastic.coordinator.gates import ProvedGone
 from rdzv_plugins.elastic.coordinator.placement import Rules
-from rdzv_plugins.elastic.coordinator.quorum import seat_of, seats_reached
-from rdzv_plugins.elastic.coordinator.state_machine import RoundStateMachine, RoundUpdate
-from rdzv_plugins.elastic.keys import Assignment, CheckReport, EpochVote, Member, Round
+from rdzv_plugins.elastic.coordinator.state_machine import Event, KeyGone, RoundStateMachine, RoundUpdate
+from rdzv_plugins.elastic.keys import Assignment, CheckReport, EpochVote, Member, Round, seat_of, seats_reached
 
 
 def node(name: str, rank: int | None = None, **fields: Any) -> Member:
@@ -101,10 +101,8 @@ class Leader:
 
     def hear(self, *members: Member) -> RoundUpdate:
         """These were written, and heard of at once."""
-        for member in members:
-            self.members[member.node_id] = member
-            self.machine.changed(member, self.now)
-        return self.wait(0)
+        self.members |= {member.node_id: member for member in members}
+        return self.advance(*members)
 
     def come(self, member: Member) -> RoundUpdate:
         """A node comes, and dials the store of the round that works."""
@@ -114,12 +112,14 @@ class Leader:
     def lose(self, *names: str) -> RoundUpdate:
         for name in names:
             self.members.pop(name, None)
-            self.machine.gone(name, self.now)
-        return self.wait(0)
+        return self.advance(*map(KeyGone, names))
 
     def wait(self, seconds: float) -> RoundUpdate:
         self.now += seconds
-        return self.publish(self.machine.tick(self.now))
+        return self.advance()
+
+    def advance(self, *events: Event) -> RoundUpdate:
+        return self.publish(self.machine.advance(events, self.now))
 
     def publish(self, out: RoundUpdate) -> RoundUpdate:
         assert (self.machine.deadline() or self.now + 1) > self.now, "it is asked again at once, and for ever"
@@ -178,13 +178,12 @@ class Leader:
             min_per_domain=self.rules.min_per_domain,
         )
         other.members = {name: member for name, member in self.members.items() if name not in without}
-        for member in other.members.values():
-            other.machine.changed(member, other.now)
-        if gone:
-            other.members.pop(gone)
-            other.machine.gone(gone, other.now)
-        other.publish(other.machine.all_known(other.now, finishing=finishing))
+        other.take_over(*other.members.values(), *([KeyGone(gone)] if gone else []), finishing=finishing)
+        other.members.pop(gone, None)
         return other
+
+    def take_over(self, *events: Event, finishing: bool = False) -> None:
+        self.publish(self.machine.take_over(events, self.now, finishing=finishing))
 
 
 def story(sizes: str, steps: str, **rules: Any) -> str:
@@ -237,11 +236,6 @@ def _elsewhere(leader: Leader, name: str, rank: str, world: str, server: str = "
     leader.hear(from_elsewhere(name, int(rank), int(world), server=int(server)))
 
 
-def _prove(leader: Leader, *names: str) -> None:
-    for name in names:
-        leader.machine.proved(name)
-
-
 def _wait(leader: Leader, seconds: str = "") -> None:
     at = leader.machine.deadline()
     assert seconds or at is not None, "there is no deadline"
@@ -256,7 +250,7 @@ _STEPS: dict[str, Callable[..., object]] = {
     "join": Leader.join,
     "come": _come,
     "elsewhere": _elsewhere,
-    "proved": _prove,
+    "proved": lambda leader, *names: leader.advance(*map(ProvedGone, names)),
     "wait": _wait,
     "keeps": lambda leader, name, *changes: leader.hear(supervisor(name, **_numbers(changes))),
     "left": lambda leader, name, *changes: leader.hear(leaver(name, **_numbers(changes))),

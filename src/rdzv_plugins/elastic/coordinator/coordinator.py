@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rdzv_plugins.coordination import Event, KeyValue, Session
 from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.coordinator.gates import ProvedGone
 from rdzv_plugins.elastic.coordinator.member_monitor import LivenessRound, MemberMonitor
 from rdzv_plugins.elastic.coordinator.placement import Order, Rules
 from rdzv_plugins.elastic.coordinator.state_machine import RoundStateMachine, RoundUpdate
@@ -35,10 +36,6 @@ T = TypeVar("T")
 _STOP_S = 5.0
 _PROGRESS_S = 1.0
 _NODES_PER_PROGRESS_S = 500  # progress goes to every node: the more there are, the less often
-
-
-class _ProvedGone(str):
-    """The id of a node whose process is gone for good: its host has told this one."""
 
 
 class Coordinator:
@@ -72,7 +69,7 @@ class Coordinator:
         self._session, self._key = session, key
         self._rules, self._order, self._neighbours = rules, order, neighbours
         self._outage, self._runtime = outage, runtime
-        self._inbox: SimpleQueue[Sequence[Event | _ProvedGone] | None] = self._runtime.SimpleQueue()
+        self._inbox: SimpleQueue[Sequence[Event | ProvedGone] | None] = self._runtime.SimpleQueue()
         self._seen = MemberMonitor(session, me, self.proved, on_waits, runtime, until_proved=rules.majority)
         self._proved, self._first_here = tuple(proved), first_here
         self.led: tuple[str, int] | None = None
@@ -100,7 +97,7 @@ class Coordinator:
 
     def proved(self, node: str) -> None:
         """The process of a node is proved gone. Callable from any thread."""
-        self._inbox.put([_ProvedGone(node)])
+        self._inbox.put([ProvedGone(node)])
 
     def stop(self) -> None:
         """Stop leading. The key goes with the session. Waits a few seconds, as the thread may be stuck."""
@@ -160,19 +157,19 @@ class Coordinator:
         watch = keys.list_and_watch(self._session, "", begin, self._inbox.put, self._ask, watched=keys.MEMBERS)
         try:
             with self._watchdog.turn():
-                membership, probing = self._take_over(held)
+                machine, liveness = self._take_over(held)
                 told = _read(Finishing, held, keys.FINISHING)
-                finishing = told is not None and told.round == membership.round.number
-                if membership.round.number:  # otherwise nobody has led before
+                finishing = told is not None and told.round == machine.round.number
+                if machine.round.number:  # otherwise nobody has led before
                     over = finishing or keys.END in held
                     # nodes whose job ends leave: each remaining one leads for a moment, which is of no use to know
                     level = logging.DEBUG if over else logging.INFO
-                    logger.log(level, "this node leads the rendezvous from round %d on", membership.round.number)
+                    logger.log(level, "this node leads the rendezvous from round %d on", machine.round.number)
                 known = [Event(kv.key, kv.value, kv.revision) for kv in held.values()]
-                self._feed(membership, probing, [*known, *map(_ProvedGone, self._proved)], finishing=finishing)
-            while (events := self._wait(membership)) is not None:
+                self._feed(machine, liveness, [*known, *map(ProvedGone, self._proved)], finishing=finishing)
+            while (events := self._wait(machine)) is not None:
                 with self._watchdog.turn():
-                    self._feed(membership, probing, events)
+                    self._feed(machine, liveness, events)
         finally:
             watch.cancel()
 
@@ -185,7 +182,7 @@ class Coordinator:
         here = self._place(held) if self._rules.majority else ""
         mark = f"{here}.{self._runtime.uuid4().hex}" if here else ""
         self.led = (mark, 0) if mark else None
-        membership = RoundStateMachine(
+        machine = RoundStateMachine(
             self._rules,
             self._order,
             _read(Round, held, keys.ROUND),
@@ -194,7 +191,7 @@ class Coordinator:
             first_here=self._first_here,
             mark=mark,
         )
-        return membership, LivenessRound(_read(Heartbeat, held, keys.PROBE))
+        return machine, LivenessRound(_read(Heartbeat, held, keys.PROBE))
 
     def _place(self, held: Mapping[str, KeyValue]) -> str:
         """What this place calls itself for as long as its service remembers anything."""
@@ -204,10 +201,10 @@ class Coordinator:
         self._write({keys.PLACE_ID: mine.encode()})
         return mine
 
-    def _wait(self, membership: RoundStateMachine) -> list[Event | _ProvedGone] | None:
+    def _wait(self, machine: RoundStateMachine) -> list[Event | ProvedGone] | None:
         """Wait for events and return all that have come: none if only time has passed, None to stop."""
         now = self._runtime.monotonic()
-        deadlines = [at for at in (membership.deadline(), self._progress_at) if at is not None]
+        deadlines = [at for at in (machine.deadline(), self._progress_at) if at is not None]
         try:
             first = self._inbox.get(timeout=max(0.0, min(deadlines) - now) if deadlines else None)
         except Empty:
@@ -219,87 +216,58 @@ class Coordinator:
 
     def _feed(
         self,
-        membership: RoundStateMachine,
-        probing: LivenessRound,
-        events: Sequence[Event | _ProvedGone],
+        machine: RoundStateMachine,
+        liveness: LivenessRound,
+        news: Sequence[Event | ProvedGone],
         finishing: bool | None = None,
     ) -> None:
         """Feed in what has happened; with ``finishing``, this is all that a leader taking over can know."""
         now = self._runtime.monotonic()
-        members: list[Member] = []
-        probe: Heartbeat | None = None
-        proved = [event for event in events if isinstance(event, _ProvedGone)]
-        last_words = self._insist(lambda timeout: self._seen.last_words(proved, timeout)) if proved else {}
-        for event in events:
-            if isinstance(event, _ProvedGone):
-                membership.proved(event)
-                if event in last_words:
-                    self._take_leave(event, last_words[event], membership, now)
-                    probe = probing.gone(event) or probe
-                continue
-            if not event.key.startswith(keys.MEMBERS):
-                continue
-            node = event.key.removeprefix(keys.MEMBERS)
-            if event.value is None:
-                self._seen.went(node)
-                membership.gone(node, now)
-                probe = probing.gone(node) or probe
-                continue
-            for member in readable(Member, [KeyValue(event.key, event.value, event.revision)]):
-                if member.node_id == node and self._seen.heard(member):
-                    membership.changed(member, now)
-                    members.append(member)
-        for member in members:  # now that all who answer are known
-            probe = probing.changed(member, membership.working, membership.round.number) or probe
-        decisions = membership.tick(now) if finishing is None else membership.all_known(now, finishing=finishing)
-        self._publish(decisions, probe, self._new_progress(membership, now))
-        for node in last_words:
-            self._seen.end_session(node)
+        events = self._seen.read(news, self._insist)
+        if finishing is None:
+            update = machine.advance(events, now)
+        else:
+            update = machine.take_over(events, now, finishing=finishing)
+        heartbeat = liveness.advance(events, machine.working, machine.round.number)
+        self._publish(update, heartbeat, self._new_progress(machine, now))
+        self._seen.end_sessions()
 
-    def _take_leave(self, node: str, last: KeyValue, membership: RoundStateMachine, now: float) -> None:
-        """A node's process is gone: its last word is heard first, then its end."""
-        self._seen.take_leave(node)
-        for member in readable(Member, [last]):
-            membership.changed(member, now)
-            logger.info("the agent on %s has ended: its host refuses connections to it", member.name)
-        membership.gone(node, now)
-
-    def _new_progress(self, membership: RoundStateMachine, now: float) -> str:
+    def _new_progress(self, machine: RoundStateMachine, now: float) -> str:
         """Who is there, when it is time to say so and there is something new; nothing while all is well."""
-        if membership.settled:
+        if machine.settled:
             self._progress_at = None
             return ""
         due = self._progress_at is not None and now >= self._progress_at
         if self._progress_at is None or due:
-            self._progress_at = now + max(_PROGRESS_S, len(membership.members) / _NODES_PER_PROGRESS_S)
-        text = membership.facts() if due else ""
+            self._progress_at = now + max(_PROGRESS_S, len(machine.members) / _NODES_PER_PROGRESS_S)
+        text = machine.facts() if due else ""
         if text == self._progress:
             return ""
         self._progress = text or self._progress
         return text
 
-    def _publish(self, decisions: RoundUpdate, probe: Heartbeat | None, progress: str) -> None:
+    def _publish(self, update: RoundUpdate, heartbeat: Heartbeat | None, progress: str) -> None:
         items: dict[str, bytes] = {}
-        if decisions.round is not None and decisions.round.state == "over":
-            items[keys.ROUND] = encode(decisions.round)  # before the places in the round that follows
-        items |= {keys.NODES + node: encode(each) for node, each in decisions.assignments.items()}
-        if decisions.round is not None and decisions.round.state != "over":
-            items[keys.ROUND] = encode(decisions.round)
+        if update.round is not None and update.round.state == "over":
+            items[keys.ROUND] = encode(update.round)  # before the places in the round that follows
+        items |= {keys.NODES + node: encode(each) for node, each in update.assignments.items()}
+        if update.round is not None and update.round.state != "over":
+            items[keys.ROUND] = encode(update.round)
             if self.led is not None:  # before it is written: whatever becomes of that
-                self.led = self.led[0], decisions.round.number
-        if decisions.finishing is not None:
-            items[keys.FINISHING] = encode(decisions.finishing)
-        if probe is not None:
-            items[keys.PROBE] = encode(probe)
+                self.led = self.led[0], update.round.number
+        if update.finishing is not None:
+            items[keys.FINISHING] = encode(update.finishing)
+        if heartbeat is not None:
+            items[keys.PROBE] = encode(heartbeat)
         if progress:
             items[keys.PROGRESS] = progress.encode()
-        if decisions.notices:
-            items[keys.NOTICE] = encode(NodeNotice("; ".join(decisions.notices)))
-        self._neighbours.check(decisions.assignments)
+        if update.notices:
+            items[keys.NOTICE] = encode(NodeNotice("; ".join(update.notices)))
+        self._neighbours.check(update.assignments)
         if items:
             self._write(items)
-        if decisions.forget:
-            forgotten = [keys.NODES + node for node in decisions.forget]
+        if update.forget:
+            forgotten = [keys.NODES + node for node in update.forget]
             self._insist(lambda timeout: self._session.delete(forgotten, guard=self._key, timeout=timeout))
 
     def _insist(self, request: Callable[[float], T]) -> T:

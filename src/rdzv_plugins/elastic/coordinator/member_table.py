@@ -29,9 +29,9 @@ SETTLED_S = 30.0
 class MemberTable:
     """The members of a run, as the leader knows them. Not thread-safe. Times are the leader's own monotonic seconds."""
 
-    def __init__(self, max_nodes: int, duplicate: float, held: Mapping[str, Assignment]) -> None:
-        """``duplicate``: seconds for which two may claim one rank. ``held``: what earlier leaders have told nodes."""
-        self._max_nodes = max_nodes
+    def __init__(self, rules: Rules, held: Mapping[str, Assignment]) -> None:
+        """``held``: what earlier coordinators have told nodes."""
+        self._rules = rules
         self.members: dict[str, Member] = {}  # the living members, in order of arrival
         self.waiting: set[str] = set()  # members that wait for a round
         self.refused: set[str] = set()
@@ -39,7 +39,12 @@ class MemberTable:
         self._late = {n: a.late_for for n, a in held.items() if a.left_out and a.late_for}
         """The rounds that late nodes have to leave behind first."""
         self.pauses = Pauses()
-        self.claims = RankReservations(duplicate)
+        self._claims: dict[int, list[str]] = {}  # the nodes that were given a rank, in order of arrival
+        self._disputed: dict[int, float] = {}
+        """The ranks that are claimed twice, and for how long that is not overdue.
+
+        One of the two may be lost without that being known yet, for example when an agent was restarted at once.
+        """
         self._words: dict[str, Assignment] = {}
         self._spares: dict[str, str] = {n: a.spare for n, a in held.items() if a.spare}
         """What nodes that wait beside a round have been told."""
@@ -50,10 +55,10 @@ class MemberTable:
 
         ``number`` is that of the newest round that was begun.
         """
-        node = member.node_id
+        node, most = member.node_id, self._rules.max_nodes
         newcomer = node not in self.members
         if newcomer:
-            self.claims.add(member, now)
+            self._claim(member, now)
         self.members[node] = member
         if node in self.refused:
             return False
@@ -68,8 +73,8 @@ class MemberTable:
             self.left_out[node] = math.inf
             return False
         self._late.pop(node, None)
-        if member.node_rank is not None and not 0 <= member.node_rank < self._max_nodes:
-            self.refuse(node, f"node rank {member.node_rank} is out of range for {self._max_nodes} nodes", number)
+        if member.node_rank is not None and not 0 <= member.node_rank < most:
+            self._refuse(node, f"node rank {member.node_rank} is out of range for {most} nodes", number)
         elif self.pauses.until(member) > now:
             self.leave_out(node, "it has left several rounds soon after they began, and comes again too soon", number)
         else:
@@ -84,8 +89,30 @@ class MemberTable:
             if node in self.refused:
                 self.refused.discard(node)
             else:
-                self.claims.remove(member)
+                self._release(member)
         return member
+
+    def _claim(self, member: Member, now: float) -> None:
+        if member.node_rank is None:
+            return
+        nodes = self._claims.setdefault(member.node_rank, [])
+        nodes.append(member.node_id)
+        if len(nodes) > 1:
+            self._disputed.setdefault(member.node_rank, now + self._rules.duplicate)
+
+    def _release(self, member: Member) -> None:
+        if member.node_rank is None:
+            return
+        nodes = self._claims[member.node_rank]
+        nodes.remove(member.node_id)
+        if len(nodes) < 2:
+            self._disputed.pop(member.node_rank, None)
+        if not nodes:
+            del self._claims[member.node_rank]
+
+    def is_disputed(self, rank: int | None) -> bool:
+        """Whether two nodes claim that rank."""
+        return rank in self._disputed
 
     def _takes_no_part(self, node: str) -> None:
         self.waiting.discard(node)
@@ -101,10 +128,11 @@ class MemberTable:
 
     def deadline(self) -> float | None:
         """When the next node may be let in, or the next double claim is overdue; None while there is neither."""
-        times = (*self.left_out.values(), *self.claims.until.values())
+        times = (*self.left_out.values(), *self._disputed.values())
         return min((at for at in times if at < math.inf), default=None)
 
     def is_awaited(self, node: str) -> bool:
+        """Whether it has not joined again; who is kept out need not."""
         return node not in self.waiting and node not in self.refused and node not in self.left_out
 
     @property
@@ -113,7 +141,7 @@ class MemberTable:
 
     def count(self, without: int = 0) -> int:
         """How many nodes wait, counting each rank once, minus ``without``."""
-        surplus = sum(len(self.claims.nodes[rank]) - 1 for rank in self.claims.until)
+        surplus = sum(len(self._claims[rank]) - 1 for rank in self._disputed)
         return len(self.waiting) - surplus - without
 
     def leave_out(self, node: str, why: str, number: int, *, silent_after: int | None = None) -> None:
@@ -129,9 +157,9 @@ class MemberTable:
         self._words[node] = Assignment(number, left_out=why, late_for=silent_after or 0)
         self.notices.append(f"{member.name} is left out for now: {why}")
 
-    def refuse(self, node: str, why: str, number: int) -> None:
+    def _refuse(self, node: str, why: str, number: int) -> None:
         """Refuse a node that cannot take part, now or later."""
-        self.claims.remove(self.members[node])
+        self._release(self.members[node])
         self._takes_no_part(node)
         self.refused.add(node)
         self._words[node] = Assignment(number, refused=why)
@@ -139,12 +167,12 @@ class MemberTable:
 
     def refuse_duplicates(self, now: float, places: Mapping[str, Assignment], number: int) -> None:
         """Refuse the second of two agents given one rank: both are heard of for longer than a loss takes to notice."""
-        for rank in [rank for rank, until in self.claims.until.items() if now >= until]:
-            nodes = list(self.claims.nodes[rank])
+        for rank in [rank for rank, until in self._disputed.items() if now >= until]:
+            nodes = list(self._claims[rank])
             holder = next((node for node in nodes if node in places), nodes[0])
             for node in nodes:
                 if node != holder:
-                    self.refuse(node, f"node rank {rank} is that of {self.members[holder].name}", number)
+                    self._refuse(node, f"node rank {rank} is that of {self.members[holder].name}", number)
 
     def tell_spare(self, node: str, why: str, number: int) -> None:
         """Tell a node why it waits beside round ``number``, unless it has already been told."""
@@ -164,69 +192,38 @@ class MemberTable:
         self._words, self.notices = {}, []
         return words, notices
 
-    def facts(self, rules: Rules, places: Mapping[str, Assignment], few: str) -> str:
+    def facts(self, places: Mapping[str, Assignment], few: str) -> str:
         """Returns, for example, ``1 of 2 nodes have joined (host a (pid 7)); missing: node rank 1``.
 
         ``places``: those of the last round. ``few``: why there are too few, if the minimum number is not the reason.
         Domains are named if there is more than one.
         """
-        members, most = self.members, rules.max_nodes
+        members, most = self.members, self._rules.max_nodes
         there = [member for node, member in members.items() if node in self.waiting]
         late = [member for node, member in members.items() if self.is_awaited(node)]  # still stopping their workers
         left_out = [member for node, member in members.items() if node in self.left_out]  # not waited for
         lost = [place for node, place in places.items() if node not in members]
         domains = {each.domain for nodes in (there, late, left_out) for each in nodes} | {each.domain for each in lost}
         several = len(domains) > 1
-        text = f"{len(there)} of {wanted(rules.min_nodes, most)} nodes have joined ({_names(there) or 'nobody'})"
+        text = f"{len(there)} of {wanted(self._rules.min_nodes, most)} nodes have joined ({_names(there) or 'nobody'})"
         if late:
             text += f"; missing: {some(each.name + (_of(each) if several else '') for each in late)}"
         elif len(there) < most:
-            unclaimed = [rank for rank in range(most) if rank not in self.claims.nodes]
-            if unclaimed and self.claims.nodes:  # otherwise no node was given a rank
+            unclaimed = [rank for rank in range(most) if rank not in self._claims]
+            if unclaimed and self._claims:  # otherwise no node was given a rank
                 text += f"; missing: node rank {ranks(unclaimed)}"
             elif lost:
                 was = (f"{each.host} (was node {each.rank}){_of(each) if several else ''}" for each in lost)
                 text += f"; missing: {some(was)}"
-        text += "".join(f"; {each}" for each in _of_domains(there, several, rules))
+        text += "".join(f"; {each}" for each in _of_domains(there, several, self._rules))
         if few:
             text += f"; {few}"
         if left_out:
             text += f"; left out for now: {_names(left_out)}"
-        for rank in self.claims.until:
-            names = " and ".join(members[node].name for node in self.claims.nodes[rank])
+        for rank in self._disputed:
+            names = " and ".join(members[node].name for node in self._claims[rank])
             text += f"; the same node rank is claimed by {names}"
         return text
-
-
-class RankReservations:
-    """Which living nodes were given which rank. A rank may be claimed twice for ``patience`` seconds.
-
-    One of the two may be lost without that being known yet, for example when an agent was restarted at once.
-    """
-
-    def __init__(self, patience: float) -> None:
-        self._patience = patience
-        self.nodes: dict[int, list[str]] = {}  # in order of arrival
-        self.until: dict[int, float] = {}
-        """The ranks that are claimed twice, and for how long that is not overdue."""
-
-    def add(self, member: Member, now: float) -> None:
-        if member.node_rank is None:
-            return
-        nodes = self.nodes.setdefault(member.node_rank, [])
-        nodes.append(member.node_id)
-        if len(nodes) > 1:
-            self.until.setdefault(member.node_rank, now + self._patience)
-
-    def remove(self, member: Member) -> None:
-        if member.node_rank is None:
-            return
-        nodes = self.nodes[member.node_rank]
-        nodes.remove(member.node_id)
-        if len(nodes) < 2:
-            self.until.pop(member.node_rank, None)
-        if not nodes:
-            del self.nodes[member.node_rank]
 
 
 class Pauses:

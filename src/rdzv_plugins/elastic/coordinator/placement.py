@@ -19,12 +19,12 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import itemgetter
 
 from msgspec import structs
 
-from rdzv_plugins.elastic.keys import Assignment, Member, Round
+from rdzv_plugins.elastic.keys import Assignment, Member
 from rdzv_plugins.endpoints import is_loopback_address
 
 
@@ -330,105 +330,3 @@ def other_address(first: Member, chosen: list[Member], members: Collection[Membe
     served_there = any(each.serves and each.machine == first.machine for each in members)
     dialled = (each.dialled for each in chosen if served_there and not is_loopback_address(each.dialled))
     return next(dialled, first.public)
-
-
-@dataclass(frozen=True)
-class GateVerdict:
-    """A round that the service has forgotten, as its nodes tell of it."""
-
-    number: int
-    places: Mapping[str, Assignment] = field(default_factory=dict)  # of the nodes that are back
-    why_over: str = ""  # empty if it is whole, and goes on
-
-
-class Gate:
-    """A rule that not every job has: it is told what the leader hears, and asked before a round is begun.
-
-    Here it is no rule: nothing is in the way of any round. Not thread-safe.
-    """
-
-    def heard(self, member: Member, now: float) -> None:
-        """A member has come, or says something new about itself, or leaves."""
-
-    def accepted(self, member: Member, now: float) -> None:
-        """The same, of a member that is neither leaving, nor refused, nor left out."""
-
-    def gone(self, member: Member, *, done: bool) -> None:
-        """A member is lost or leaves; ``done``: because its workers have succeeded."""
-
-    def stays(self, node: str) -> None:
-        """A node that is a member here, or was until its end, takes part nowhere else any more."""
-
-    def begin(self, plan: Mapping[str, Assignment]) -> None:
-        """A round of these nodes is being formed from now on."""
-
-    def served(self, plan: Mapping[str, Assignment]) -> None:
-        """Its workers' store is served; the places say where."""
-
-    def declared(self, round_: Round, places: Mapping[str, Assignment]) -> bool:
-        """A round was declared; ``places``: those of the newest complete one. Returns whether the rule still holds."""
-        return True
-
-    def goes_on(self) -> None:
-        """Those that do not do their part are waited for no longer."""
-
-    @property
-    def knows(self) -> bool:
-        """Whether there was a round before, even if none was declared here."""
-        return False
-
-    @property
-    def awaits(self) -> bool:
-        """Whether nodes that have joined again still have something to do."""
-        return False
-
-    def found(self, now: float) -> GateVerdict | None:
-        """What has become of a round that the service has forgotten, once that can be said."""
-        return None
-
-    def stops(self) -> bool:
-        """Whether that is still to be waited for: the round being formed has to be given up."""
-        return False
-
-    def waits(self, waiting: Collection[str], members: Collection[str], now: float) -> bool:
-        """Whether it is too early to begin a round; ``waiting``: those of the ``members`` that wait for one."""
-        return False
-
-    def deadline(self, *, forming: bool) -> float | None:
-        """When to ask again at the latest. ``forming``: no round has been begun."""
-        return None
-
-    def facts(self) -> str:
-        """What people are told instead of who has joined, while that is not what counts."""
-        return ""
-
-    def judge(self, waiting: Sequence[Member], spares: int) -> tuple[str, Sequence[str]]:
-        """Why there can be no round of these, now or later, and what people should know about them.
-
-        ``spares``: how many of them it can do without.
-        """
-        return "", ()
-
-    def bars(self, member: Member) -> bool:
-        """Whether a round is formed without this member as long as the others are enough."""
-        return False
-
-    def former(self, known: PreviousAssignment, number: int, members: Mapping[str, Member]) -> PreviousAssignment:
-        """The ranks of the last round, of which ``known`` is heard here; ``number``: of the newest declared one."""
-        return known
-
-    def lacks(self, chosen: Collection[str], members: Collection[str]) -> str:
-        """Why these nodes, out of the members that live, may not form a round; empty if they may."""
-        return ""
-
-    def newest(self, members: Iterable[str]) -> int:
-        """The highest number that a round is known to have: the next one has a higher."""
-        return 0
-
-    def spoils(self, planned: Assignment) -> bool:
-        """Whether the round in which a node has this place has to be given up because of what it has said."""
-        return False
-
-    def has_reached(self, planned: Assignment) -> bool:
-        """Whether a node that says it has reached a round of that number means the one in which it has this place."""
-        return True

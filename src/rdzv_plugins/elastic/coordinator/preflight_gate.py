@@ -7,12 +7,20 @@ cannot be done without fails the round. No clock, no sockets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rdzv_plugins.elastic.coordinator.placement import Gate
-from rdzv_plugins.elastic.keys import Assignment, CheckReport, Member, Round
+from rdzv_plugins.elastic.coordinator.gates import (
+    Gate,
+    GateEvent,
+    MemberGone,
+    MemberHeard,
+    PatienceEnded,
+    Proposal,
+    RoundDeclared,
+)
+from rdzv_plugins.elastic.keys import CheckReport, Member
 from rdzv_plugins.plain_text import some
 
 _COMPARED = 3  # how many nodes there have to be before one can be told from the others
@@ -48,38 +56,34 @@ class Preflight(Gate):
         self._to_retest: set[str] = set()
         """Who was left out of the round that is over, and has not tested itself again."""
 
-    def heard(self, member: Member, now: float) -> None:
-        if member.checked >= self._declared:
-            self._to_retest.discard(member.node_id)
-
-    def gone(self, member: Member, *, done: bool) -> None:
-        self._to_retest.discard(member.node_id)
-
-    def declared(self, round_: Round, places: Mapping[str, Assignment]) -> bool:
-        self._declared = round_.number
-        if round_.state == "over":
-            self._to_retest = {node for node in self._judged.left_out if node in self._members}
-            self._judged = Judgement()
-        return True
-
-    def goes_on(self) -> None:
-        self._to_retest.clear()
-
     @property
     def awaits(self) -> bool:
         return bool(self._to_retest)
 
-    def judge(self, waiting: Sequence[Member], spares: int) -> tuple[str, Sequence[str]]:
-        found, said = judge(waiting, self._factor, spares), self._judged
+    def observe(self, event: GateEvent, now: float) -> bool:
+        match event:
+            case MemberHeard(member) if member.checked >= self._declared:
+                self._to_retest.discard(member.node_id)
+            case MemberGone(member):
+                self._to_retest.discard(member.node_id)
+            case PatienceEnded():
+                self._to_retest.clear()
+            case RoundDeclared(round_):
+                self._declared = round_.number
+                if round_.state == "over":
+                    self._to_retest = {node for node in self._judged.left_out if node in self._members}
+                    self._judged = Judgement()
+        return False
+
+    def review(self, proposal: Proposal) -> None:
+        found, said = judge(proposal.waiting, self._factor, proposal.spares), self._judged
         known = (*said.left_out.values(), *said.words)
+        proposal.notices = [word for word in (*found.left_out.values(), *found.words) if word not in known]
+        proposal.unfit, proposal.fatal = found.left_out.keys(), found.fatal
         self._judged = found
-        return found.fatal, [word for word in (*found.left_out.values(), *found.words) if word not in known]
-
-    def bars(self, member: Member) -> bool:
-        return bool(_broken([member])) or member.node_id in self._judged.left_out
 
 
-def judge(members: Sequence[Member], factor: float, spares: int) -> Judgement:
+def judge(members: Collection[Member], factor: float, spares: int) -> Judgement:
     """``factor``: how much worse than usual is slow. ``spares``: how many of ``members`` may be left out."""
     left_out: dict[str, str] = {}
     kept: list[_Fault] = []
