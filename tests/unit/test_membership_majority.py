@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.elastic.coordinator.coordinator import Coordinator as RealLeader
 from rdzv_plugins.elastic.coordinator.placement import Rules
-from rdzv_plugins.elastic.coordinator.state_machine import RoundStateMachine
+from rdzv_plugins.elastic.coordinator.state_machine import AllKnown, RoundStateMachine
 from rdzv_plugins.elastic.keys import INITIALIZED, PLACE_ID, Assignment, EpochVote, Member, Round, seats_reached
 from rdzv_plugins.runtime import SYSTEM
 
@@ -121,7 +121,7 @@ def stale(high: int) -> Leader:
 
 def take_over(leader: Leader, *members: Member) -> None:
     leader.members |= {member.node_id: member for member in members}
-    leader.take_over(*members)
+    leader.advance(*members, AllKnown(finishing=False))
 
 
 def test_place_that_served_an_earlier_round_forms_the_next_of_the_nodes_of_the_last():

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from rdzv_plugins.elastic.coordinator.gates import ProvedGone
 from rdzv_plugins.elastic.coordinator.placement import Rules
-from rdzv_plugins.elastic.coordinator.state_machine import Event, KeyGone, RoundStateMachine, RoundUpdate
+from rdzv_plugins.elastic.coordinator.state_machine import AllKnown, Event, KeyGone, RoundStateMachine, RoundUpdate
 from rdzv_plugins.elastic.keys import Assignment, CheckReport, EpochVote, Member, Round, seat_of, seats_reached
 
 
@@ -178,12 +178,9 @@ class Leader:
             min_per_domain=self.rules.min_per_domain,
         )
         other.members = {name: member for name, member in self.members.items() if name not in without}
-        other.take_over(*other.members.values(), *([KeyGone(gone)] if gone else []), finishing=finishing)
+        other.advance(*other.members.values(), *([KeyGone(gone)] if gone else []), AllKnown(finishing))
         other.members.pop(gone, None)
         return other
-
-    def take_over(self, *events: Event, finishing: bool = False) -> None:
-        self.publish(self.machine.take_over(events, self.now, finishing=finishing))
 
 
 def story(sizes: str, steps: str, **rules: Any) -> str:

@@ -18,7 +18,7 @@ from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.coordinator.gates import ProvedGone
 from rdzv_plugins.elastic.coordinator.member_monitor import LivenessRound, MemberMonitor
 from rdzv_plugins.elastic.coordinator.placement import Order, Rules
-from rdzv_plugins.elastic.coordinator.state_machine import RoundStateMachine, RoundUpdate
+from rdzv_plugins.elastic.coordinator.state_machine import AllKnown, RoundStateMachine, RoundUpdate
 from rdzv_plugins.elastic.keys import Assignment, Finishing, Heartbeat, Member, NodeNotice, R, Round, encode, readable
 from rdzv_plugins.elastic.retry import Outage
 from rdzv_plugins.errors import ConnectionLost, RdzvError
@@ -166,7 +166,7 @@ class Coordinator:
                     level = logging.DEBUG if over else logging.INFO
                     logger.log(level, "this node leads the rendezvous from round %d on", machine.round.number)
                 known = [Event(kv.key, kv.value, kv.revision) for kv in held.values()]
-                self._feed(machine, liveness, [*known, *map(ProvedGone, self._proved)], finishing=finishing)
+                self._feed(machine, liveness, [*known, *map(ProvedGone, self._proved)], AllKnown(finishing))
             while (events := self._wait(machine)) is not None:
                 with self._watchdog.turn():
                     self._feed(machine, liveness, events)
@@ -219,15 +219,12 @@ class Coordinator:
         machine: RoundStateMachine,
         liveness: LivenessRound,
         news: Sequence[Event | ProvedGone],
-        finishing: bool | None = None,
+        *more: AllKnown,
     ) -> None:
-        """Feed in what has happened; with ``finishing``, this is all that a leader taking over can know."""
+        """Have the state machine decide what follows from the news, and publish that."""
         now = self._runtime.monotonic()
-        events = self._seen.read(news, self._insist)
-        if finishing is None:
-            update = machine.advance(events, now)
-        else:
-            update = machine.take_over(events, now, finishing=finishing)
+        events = [*self._seen.read(news, self._insist), *more]
+        update = machine.advance(events, now)
         heartbeat = liveness.advance(events, machine.working, machine.round.number)
         self._publish(update, heartbeat, self._new_progress(machine, now))
         self._seen.end_sessions()

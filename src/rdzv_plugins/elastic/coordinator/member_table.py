@@ -16,6 +16,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from msgspec import structs
+
 from rdzv_plugins.elastic.coordinator.placement import Place, Rules, in_words, place_of
 from rdzv_plugins.elastic.keys import Assignment, Member
 from rdzv_plugins.plain_text import some
@@ -50,11 +52,8 @@ class MemberTable:
         """What nodes that wait beside a round have been told."""
         self.notices: list[str] = []  # what people should know about nodes, since the last call of ``words``
 
-    def take(self, member: Member, now: float, number: int) -> bool:
-        """A member has come, or says something new about itself. False: it takes no part, and ``words`` says why.
-
-        ``number`` is that of the newest round that was begun.
-        """
+    def take(self, member: Member, now: float) -> bool:
+        """A member has come, or says something new about itself. False: it takes no part, and ``words`` says why."""
         node, most = member.node_id, self._rules.max_nodes
         newcomer = node not in self.members
         if newcomer:
@@ -74,9 +73,9 @@ class MemberTable:
             return False
         self._late.pop(node, None)
         if member.node_rank is not None and not 0 <= member.node_rank < most:
-            self._refuse(node, f"node rank {member.node_rank} is out of range for {most} nodes", number)
+            self._refuse(node, f"node rank {member.node_rank} is out of range for {most} nodes")
         elif self.pauses.until(member) > now:
-            self.leave_out(node, "it has left several rounds soon after they began, and comes again too soon", number)
+            self.leave_out(node, "it has left several rounds soon after they began, and comes again too soon")
         else:
             return True
         return False
@@ -144,7 +143,7 @@ class MemberTable:
         surplus = sum(len(self._claims[rank]) - 1 for rank in self._disputed)
         return len(self.waiting) - surplus - without
 
-    def leave_out(self, node: str, why: str, number: int, *, silent_after: int | None = None) -> None:
+    def leave_out(self, node: str, why: str, *, silent_after: int | None = None) -> None:
         """The others go on without the node for as long as its place has to wait.
 
         A node that was silent has to say something first, and to have left round ``silent_after`` behind.
@@ -154,31 +153,31 @@ class MemberTable:
         self.left_out[node] = self.pauses.until(member)
         if silent_after is not None:
             self.left_out[node], self._late[node] = math.inf, silent_after
-        self._words[node] = Assignment(number, left_out=why, late_for=silent_after or 0)
+        self._words[node] = Assignment(0, left_out=why, late_for=silent_after or 0)
         self.notices.append(f"{member.name} is left out for now: {why}")
 
-    def _refuse(self, node: str, why: str, number: int) -> None:
+    def _refuse(self, node: str, why: str) -> None:
         """Refuse a node that cannot take part, now or later."""
         self._release(self.members[node])
         self._takes_no_part(node)
         self.refused.add(node)
-        self._words[node] = Assignment(number, refused=why)
+        self._words[node] = Assignment(0, refused=why)
         self.notices.append(f"{self.members[node].name} cannot take part: {why}")
 
-    def refuse_duplicates(self, now: float, places: Mapping[str, Assignment], number: int) -> None:
+    def refuse_duplicates(self, now: float, places: Mapping[str, Assignment]) -> None:
         """Refuse the second of two agents given one rank: both are heard of for longer than a loss takes to notice."""
         for rank in [rank for rank, until in self._disputed.items() if now >= until]:
             nodes = list(self._claims[rank])
             holder = next((node for node in nodes if node in places), nodes[0])
             for node in nodes:
                 if node != holder:
-                    self._refuse(node, f"node rank {rank} is that of {self.members[holder].name}", number)
+                    self._refuse(node, f"node rank {rank} is that of {self.members[holder].name}")
 
-    def tell_spare(self, node: str, why: str, number: int) -> None:
-        """Tell a node why it waits beside round ``number``, unless it has already been told."""
+    def tell_spare(self, node: str, why: str) -> None:
+        """Tell a node why it waits beside a round, unless it has already been told."""
         if self._spares.get(node) != why:
             self._spares[node] = why
-            self._words[node] = Assignment(number, spare=why)
+            self._words[node] = Assignment(0, spare=why)
 
     def place(self, nodes: Iterable[str]) -> None:
         """These nodes are to have places: what they were told as spares no longer holds."""
@@ -186,9 +185,10 @@ class MemberTable:
             if self._spares.pop(node, None) is not None:
                 self._words.pop(node, None)
 
-    def words(self) -> tuple[dict[str, Assignment], tuple[str, ...]]:
-        """What there is to tell nodes, and people, since the last call."""
-        words, notices = self._words, tuple(dict.fromkeys(self.notices))
+    def words(self, number: int) -> tuple[dict[str, Assignment], tuple[str, ...]]:
+        """What there is to tell nodes, and people, since the last call; the newest round begun is ``number``."""
+        words = {node: structs.replace(word, round=number) for node, word in self._words.items()}
+        notices = tuple(dict.fromkeys(self.notices))
         self._words, self.notices = {}, []
         return words, notices
 

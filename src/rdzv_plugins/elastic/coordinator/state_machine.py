@@ -40,31 +40,10 @@ from typing import Literal, NamedTuple
 
 from msgspec import structs
 
-from rdzv_plugins.elastic.coordinator.gates import (
-    ForgottenRound,
-    Gate,
-    GateEvent,
-    MemberGone,
-    MemberHeard,
-    PatienceEnded,
-    Places,
-    Proposal,
-    ProvedGone,
-    RoundDeclared,
-    RoundPlanned,
-    Wait,
-)
+from rdzv_plugins.elastic.coordinator import gates, placement
+from rdzv_plugins.elastic.coordinator.gates import ForgottenRound, Gate, Places, Proposal, ProvedGone, Wait
 from rdzv_plugins.elastic.coordinator.member_table import MemberTable, in_the_way, to_reach, unreachable
-from rdzv_plugins.elastic.coordinator.placement import (
-    Order,
-    PreviousAssignment,
-    Rules,
-    choose,
-    other_address,
-    plan,
-    size_of,
-    why_spare,
-)
+from rdzv_plugins.elastic.coordinator.placement import Order, PreviousAssignment, Rules
 from rdzv_plugins.elastic.coordinator.round_recovery import RoundRecovery
 from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, Round
 
@@ -75,7 +54,13 @@ class KeyGone(NamedTuple):
     node: str
 
 
-Event = Member | KeyGone | ProvedGone
+class AllKnown(NamedTuple):
+    """All living members have been named: to a coordinator that takes over, those of the round that miss are lost."""
+
+    finishing: bool  # a node has left because it was done; then those that are missing are taken to have done the same
+
+
+Event = Member | KeyGone | ProvedGone | AllKnown
 """A member has come or says something new about itself; or what has become of a node."""
 
 
@@ -225,15 +210,38 @@ class RoundStateMachine:
 
     def advance(self, events: Iterable[Event], now: float) -> RoundUpdate:
         """Take in what has happened, and begin a round if possible. Without events time has passed."""
-        self._take_in(events, now)
-        return self._decide(now)
+        for event in events:
+            match event:
+                case Member():
+                    self._changed(event, now)
+                case KeyGone(node):
+                    self._gone(node, now)
+                case ProvedGone():
+                    self._tell_gates(event, now)
+                case AllKnown(finishing):
+                    self._take_over(now, finishing=finishing)
+        self._table.refuse_duplicates(now, self._places)
+        for member in self._table.let_in(now):
+            self._join(member, now)
+        self._ask_gates(now)
+        self._press_on(now)
+        if isinstance(self._state, Forming) and self.round.state != "failed" and not self._waits:
+            self._form(self._state, now)
+        self._tell_spares()
+        out, self._out = self._out, RoundUpdate()
+        words, out.notices = self._table.words(self._number)
+        out.assignments |= words
+        out.forget = self._forgotten()
+        return out
 
-    def take_over(self, events: Iterable[Event], now: float, *, finishing: bool) -> RoundUpdate:
-        """The first events of all, which name all living members: those of the round that are missing are lost.
+    def _forgotten(self) -> tuple[str, ...]:
+        if self._number > self.round.number:
+            return ()  # nothing else remembers that this number was given: it must not be given twice
+        gone = tuple(sorted(self._stale - self.members.keys()))
+        self._stale -= set(gone)
+        return gone
 
-        ``finishing``: a node has left because it was done; then those that are missing are taken to have done the same.
-        """
-        self._take_in(events, now)
+    def _take_over(self, now: float, *, finishing: bool) -> None:
         self._all_known = True
         if isinstance(self._state, Working):
             # the last coordinator may have been done: its end was just heard
@@ -244,24 +252,13 @@ class RoundStateMachine:
         if isinstance(self._state, Forming) and self.round.state == "over":
             self._state = replace(self._state, act_by=now + self._rules.rejoin)
         self._welcome_spares(now)
-        return self._decide(now)
-
-    def _take_in(self, events: Iterable[Event], now: float) -> None:
-        for event in events:
-            match event:
-                case Member():
-                    self._changed(event, now)
-                case KeyGone(node):
-                    self._gone(node, now)
-                case ProvedGone():
-                    self._tell_gates(event, now)
 
     def _changed(self, member: Member, now: float) -> None:
         """A member has come, or says something new about itself."""
         node = member.node_id
-        takes_part = not member.leaving and self._table.take(member, now, self._number)
+        takes_part = not member.leaving and self._table.take(member, now)
         self._heard_of = max(self._heard_of, member.newest)
-        spoilt = self._tell_gates(MemberHeard(member, takes_part), now)
+        spoilt = self._tell_gates(gates.MemberHeard(member, takes_part), now)
         if member.leaving:
             self._gone(node, now, member.leaving, member.reason)
         if not takes_part:
@@ -283,7 +280,7 @@ class RoundStateMachine:
         member = self._table.remove(node)
         if member is None:
             return
-        self._tell_gates(MemberGone(member, done=how == "done" or (how == "lost" and not reason)), now)
+        self._tell_gates(gates.MemberGone(member, done=how == "done" or (how == "lost" and not reason)), now)
         match self._state:
             case Serving(plan) | Connecting(plan) if node in plan:
                 self._table.pauses.failed(member, now)
@@ -306,32 +303,9 @@ class RoundStateMachine:
             self._table.pauses.failed(member, now)
             self._over("lost", f"{member.name} {what}{f': {reason}' if reason else ''}", now)
 
-    def _tell_gates(self, event: GateEvent, now: float) -> bool:
+    def _tell_gates(self, event: gates.GateEvent, now: float) -> bool:
         """Returns whether one of them wants the round being formed to be given up."""
         return max([gate.observe(event, now) for gate in self._gates], default=False)
-
-    def _decide(self, now: float) -> RoundUpdate:
-        """All that has happened was taken in: begin a round if possible. Returns what was decided since the last."""
-        self._table.refuse_duplicates(now, self._places, self._number)
-        for member in self._table.let_in(now):
-            self._join(member, now)
-        self._ask_gates(now)
-        self._press_on(now)
-        if isinstance(self._state, Forming) and self.round.state != "failed" and not self._waits:
-            self._form(self._state, now)
-        self._tell_spares()
-        out, self._out = self._out, RoundUpdate()
-        words, out.notices = self._table.words()
-        out.assignments |= words
-        out.forget = self._forgotten()
-        return out
-
-    def _forgotten(self) -> tuple[str, ...]:
-        if self._number > self.round.number:
-            return ()  # nothing else remembers that this number was given: it must not be given twice
-        gone = tuple(sorted(self._stale - self.members.keys()))
-        self._stale -= set(gone)
-        return gone
 
     # nobody works: before a round
 
@@ -384,7 +358,7 @@ class RoundStateMachine:
         act_by = self._press_at()
         if act_by is None or now < act_by:
             return
-        self._tell_gates(PatienceEnded(), now)
+        self._tell_gates(gates.PatienceEnded(), now)
         match self._state:
             case Serving(places):
                 late, why, after = [next(iter(places))], "it does not answer", 0
@@ -404,7 +378,7 @@ class RoundStateMachine:
     def _leave_out(self, node: str, why: str, now: float, *, silent_after: int | None = None) -> None:
         """Leave out a living node that is in the way."""
         self._table.pauses.failed(self.members[node], now, lives=True)
-        self._table.leave_out(node, why, self._number, silent_after=silent_after)
+        self._table.leave_out(node, why, silent_after=silent_after)
 
     def _form(self, state: Forming, now: float) -> None:
         """Begin a round if everybody who is to be waited for has joined."""
@@ -430,7 +404,7 @@ class RoundStateMachine:
         most = min(count - count % rules.node_unit, rules.max_nodes)
         if rules.min_per_domain == 1 or most < rules.min_nodes:
             return most
-        return min(most, size_of(self._waiting(without), self._former, rules))
+        return min(most, placement.size_of(self._waiting(without), self._former, rules))
 
     def _enough(self, without: Collection[str] = ()) -> bool:
         return self._could_be(without) >= self._rules.min_nodes
@@ -443,12 +417,12 @@ class RoundStateMachine:
         if not chosen:
             return
         self._number = max(self._number, self._heard_of) + 1
-        places = plan(self._number, self._mark, chosen, self._former, self._order)
+        places = placement.plan(self._number, self._mark, chosen, self._former, self._order)
         self._table.place(places)
         self._state = Serving(places, now + self._rules.rejoin, came)
-        self._tell_gates(RoundPlanned(places, served=False), now)
+        self._tell_gates(gates.RoundPlanned(places, served=False), now)
         first = next(iter(places.values()))
-        publish = other_address(self.members[first.node_id], chosen, self.members.values())
+        publish = placement.other_address(self.members[first.node_id], chosen, self.members.values())
         self._out.assignments[first.node_id] = structs.replace(first, publish=publish)
 
     def _pass_gates(self, now: float) -> bool:
@@ -482,7 +456,7 @@ class RoundStateMachine:
         return next(filter(None, (gate.objection(chosen, self.members) for gate in self._gates)), "")
 
     def _choose(self, without: Collection[str] = ()) -> list[Member]:
-        return choose(self._waiting(without), self._former, self._rules)
+        return placement.choose(self._waiting(without), self._former, self._rules)
 
     def _waiting(self, without: Collection[str] = ()) -> list[Member]:
         willing = self._table.waiting.difference(without)
@@ -500,7 +474,7 @@ class RoundStateMachine:
         """Rank 0 serves the store: give everybody its place."""
         _, address, port = store
         places = {n: structs.replace(a, master_addr=address, master_port=port) for n, a in asked.plan.items()}
-        self._tell_gates(RoundPlanned(places, served=True), now)
+        self._tell_gates(gates.RoundPlanned(places, served=True), now)
         self._state = Connecting(places, now + self._rules.rejoin, asked.came, dict.fromkeys(places))
         self._out.assignments.update(places)
 
@@ -555,7 +529,7 @@ class RoundStateMachine:
 
     def _declare(self, round_: Round, now: float) -> None:
         self.round = self._out.round = round_
-        self._tell_gates(RoundDeclared(round_, self._places), now)
+        self._tell_gates(gates.RoundDeclared(round_, self._places), now)
         self._gates = [gate for gate in self._gates if not isinstance(gate, RoundRecovery)]  # now the service knows
 
     # a round works
@@ -583,7 +557,7 @@ class RoundStateMachine:
         if cut_off:
             self._table.pauses.failed(member, now)
             if self._table.pauses.until(member) > now:
-                self._table.leave_out(node, f"it {member.reason}, again and again", self._number)
+                self._table.leave_out(node, f"it {member.reason}, again and again")
 
     def _welcome(self, member: Member, state: Working, now: float) -> None:
         """A newcomer ends the round if there is room, but not if a node was already done: the others are about to be.
@@ -612,16 +586,17 @@ class RoundStateMachine:
         ahead = min(member.last_round, member.known_round) >= number
         return ahead or (member.store_ready_round == number and not member.unreachable)
 
-    def _grows(self, here: list[str]) -> bool:
+    def _grows(self, here: list[str], *, if_all_get_in: bool = False) -> bool:
         """Whether the next round would be larger than ``here``, counting those that have shown that they can get in."""
         if self._rules.any_will_do:
             return True
+        waiting = self._table.waiting
         able = [
             member
             for node, member in self.members.items()
-            if node in self._places or (node in self._table.waiting and self._can_get_in(member))
+            if node in self._places or (node in waiting and (if_all_get_in or self._can_get_in(member)))
         ]
-        return size_of(able, self._former, self._rules) > len(here)
+        return placement.size_of(able, self._former, self._rules) > len(here)
 
     def _welcome_spares(self, now: float) -> None:
         for node in list(self._table.waiting):
@@ -630,13 +605,13 @@ class RoundStateMachine:
 
     def _tell_spares(self) -> None:
         """Tell the nodes that wait beside a round why, unless it is only that all places are taken."""
-        if self._rules.any_will_do or not isinstance(self._state, Working) or not self._table.waiting:
+        waiting = self._table.waiting
+        if self._rules.any_will_do or not isinstance(self._state, Working) or not waiting:
             return
-        waiting, most = self._table.waiting, self._rules.max_nodes
         here = self._here()
-        able = [m for node, m in self.members.items() if node in self._places or node in waiting]
-        if len(here) < most and size_of(able, self._former, self._rules) > len(here):
+        if len(here) < self._rules.max_nodes and self._grows(here, if_all_get_in=True):
             return  # they only have to dial its store
-        domains = Counter(member.domain for member in able)
+        domains = Counter(m.domain for node, m in self.members.items() if node in self._places or node in waiting)
         for node in waiting:
-            self._table.tell_spare(node, why_spare(self.members[node], domains, len(here), self._rules), self._number)
+            why = placement.why_spare(self.members[node], domains, len(here), self._rules)
+            self._table.tell_spare(node, why)
