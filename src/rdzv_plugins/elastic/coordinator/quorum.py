@@ -50,17 +50,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from rdzv_plugins.elastic.coordinator.gates import (
-    Gate,
-    GateEvent,
-    MemberHeard,
-    Places,
-    Proposal,
-    ProvedGone,
-    RoundDeclared,
-    RoundPlanned,
-    Wait,
-)
+from rdzv_plugins.elastic.coordinator import gates
+from rdzv_plugins.elastic.coordinator.gates import Gate, Places, Proposal, Wait
 from rdzv_plugins.elastic.coordinator.placement import PreviousAssignment
 from rdzv_plugins.elastic.keys import EpochVote, Member, Round, Which, seat_of
 
@@ -110,17 +101,17 @@ class Quorum(Gate):
         self._gather_by: float | None = None
         self._bind(declared, places)
 
-    def observe(self, event: GateEvent, now: float) -> bool:
+    def observe(self, event: gates.GateEvent, now: float) -> bool:
         match event:
-            case MemberHeard(member, takes_part):
+            case gates.MemberHeard(member, takes_part):
                 self._hear(member, now)
                 return takes_part and self._spoils(member)
-            case ProvedGone(node):
+            case gates.ProvedGone(node):
                 self._stays(node)
-            case RoundPlanned(places, served=False):
+            case gates.RoundPlanned(places, served=False):
                 heard = self._heard
                 self._brought = {node: frozenset(seat.which for seat in heard.get(node, ())) for node in places}
-            case RoundDeclared(round_, places):
+            case gates.RoundDeclared(round_, places):
                 self._newest = round_.number
                 if round_.state == "complete":
                     self._bind(round_, places)

@@ -12,15 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from rdzv_plugins.elastic.coordinator.gates import (
-    ForgottenRound,
-    Gate,
-    GateEvent,
-    MemberGone,
-    MemberHeard,
-    RoundPlanned,
-    Wait,
-)
+from rdzv_plugins.elastic.coordinator import gates
+from rdzv_plugins.elastic.coordinator.gates import ForgottenRound, Gate, Wait
 from rdzv_plugins.elastic.keys import Assignment, Member, Which
 
 
@@ -46,15 +39,15 @@ class RoundRecovery(Gate):
         self._anew = self._server = self._gone = ""
         self._number = 0  # the newest round that any member has heard of
 
-    def observe(self, event: GateEvent, now: float) -> bool:
+    def observe(self, event: gates.GateEvent, now: float) -> bool:
         match event:
-            case MemberHeard(member, takes_part=True):
+            case gates.MemberHeard(member, takes_part=True):
                 self._hear(member, now)
-            case MemberGone(member, done):
+            case gates.MemberGone(member, done):
                 place = self._kept.get(member.node_id)
                 if place is not None and not (done and member.finished_round == place.round):
                     self._gone = member.name
-            case RoundPlanned(places):  # as far as is known, nobody here has kept one
+            case gates.RoundPlanned(places):  # as far as is known, nobody here has kept one
                 self._begun.update(places)
         return False
 
