@@ -268,7 +268,7 @@ class Coordinator:
             self._insist(lambda timeout: self._session.delete(forgotten, guard=self._key, timeout=timeout))
 
     def _insist(self, request: Callable[[float], T]) -> T:
-        with self._watchdog.asking():
+        with self._watchdog.turn(asks=True):
             return self._ask(request)
 
     def _ask(self, request: Callable[[float], T]) -> T:
@@ -290,7 +290,7 @@ class _Replaced(Exception):
 class CoordinatorWatchdog:
     """Watches the thread that enters ``turn``; calls ``on_stuck`` once if a turn takes longer than ``limit`` seconds.
 
-    Waiting for the service does not count (``asking``): a session that gets no answer ends by itself. ``on_stuck`` is
+    Waiting for the service does not count: a session that gets no answer ends by itself. ``on_stuck`` is
     called on the watchdog's thread with a sentence saying where the watched thread is, and may block. Thread-safe.
     """
 
@@ -305,23 +305,17 @@ class CoordinatorWatchdog:
         self._runtime.Thread(target=self._run, name="rdzv-leader-watchdog").start()
 
     @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
-        """A context for one turn of the loop, which may take at most ``limit`` seconds."""
-        self._watched = self._runtime.get_ident()
-        self._set_busy(True)
-        try:
-            yield
-        finally:
-            self._set_busy(False)
+    def turn(self, *, asks: bool = False) -> Iterator[None]:
+        """A context for one turn of the loop, which may take at most ``limit`` seconds.
 
-    @contextlib.contextmanager
-    def asking(self) -> Iterator[None]:
-        """A context within a turn, for waiting for an answer from the service."""
-        self._set_busy(False)
+        With ``asks``, within a turn: for waiting for an answer from the service.
+        """
+        self._watched = self._runtime.get_ident()
+        self._set_busy(not asks)
         try:
             yield
         finally:
-            self._set_busy(True)
+            self._set_busy(asks)
 
     def end(self) -> None:
         with self._changed:

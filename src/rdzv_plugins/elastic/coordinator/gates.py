@@ -8,7 +8,7 @@ batch of events whether it is too early for a round (``check``), and shows it th
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from rdzv_plugins.elastic.coordinator.placement import PreviousAssignment
@@ -26,20 +26,20 @@ class MemberHeard(NamedTuple):
 
 
 class MemberGone(NamedTuple):
-    """A member is lost or leaves."""
+    """A member is lost, or leaves."""
 
     member: Member
     done: bool  # because its workers have succeeded
 
 
 class ProvedGone(NamedTuple):
-    """The process of a node is proved gone. The node is a member here, or was until its end, which may come later."""
+    """The process of a node is gone. It is a member here, or was until its end, which may come later."""
 
     node: str
 
 
 class RoundPlanned(NamedTuple):
-    """A round of these nodes is being formed; once more when its workers' store is served, and the places say where."""
+    """A round of these nodes is being formed; told once more when its store is ``served``, and the places say where."""
 
     places: Places
     served: bool
@@ -66,24 +66,22 @@ class Wait(NamedTuple):
     gives_up: bool = False  # one that is being formed is given up
 
 
-@dataclass(frozen=True)
-class ForgottenRound:
+class ForgottenRound(NamedTuple):
     """A round that the service has forgotten, as its nodes tell of it."""
 
     number: int
-    places: Places = field(default_factory=dict)  # of the nodes that are back
-    why_over: str = ""  # empty if it is whole, and goes on
+    places: Places  # of the nodes that are back
+    why_over: str  # empty if it is whole, and goes on
 
 
 @dataclass
 class Proposal:
-    """A round that could be begun now. A gate may change what is below the line."""
+    """A round that could be begun now. A gate may change the last four."""
 
     waiting: Collection[Member]
     members: Mapping[str, Member]
     declared: int  # the number of the newest declared round
     spares: int  # how many of those that wait it can do without
-    # ---
     former: PreviousAssignment
     unfit: Collection[str] = ()  # nodes without which it is formed, and which end none by coming
     notices: Collection[str] = ()  # what people should know about nodes
@@ -112,7 +110,6 @@ class Gate:
 
         Or what has become of a round that the service has forgotten, once that can be said.
         """
-        return None
 
     def review(self, proposal: Proposal) -> None:
         """All that are waited for are there: change who is in the round, or fail it."""

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import structs
 
-from rdzv_plugins.elastic.coordinator.placement import Place, Rules, in_words, place_of
+from rdzv_plugins.elastic.coordinator.placement import Place, PreviousAssignment, Rules, in_words, place_of, size_of
 from rdzv_plugins.elastic.keys import Assignment, Member
 from rdzv_plugins.plain_text import some
 from rdzv_plugins.rounds.settings_check import wanted
@@ -42,7 +42,7 @@ class MemberTable:
         """The rounds that late nodes have to leave behind first."""
         self.pauses = Pauses()
         self._claims: dict[int, list[str]] = {}  # the nodes that were given a rank, in order of arrival
-        self._disputed: dict[int, float] = {}
+        self.disputed: dict[int, float] = {}
         """The ranks that are claimed twice, and for how long that is not overdue.
 
         One of the two may be lost without that being known yet, for example when an agent was restarted at once.
@@ -97,7 +97,7 @@ class MemberTable:
         nodes = self._claims.setdefault(member.node_rank, [])
         nodes.append(member.node_id)
         if len(nodes) > 1:
-            self._disputed.setdefault(member.node_rank, now + self._rules.duplicate)
+            self.disputed.setdefault(member.node_rank, now + self._rules.duplicate)
 
     def _release(self, member: Member) -> None:
         if member.node_rank is None:
@@ -105,13 +105,9 @@ class MemberTable:
         nodes = self._claims[member.node_rank]
         nodes.remove(member.node_id)
         if len(nodes) < 2:
-            self._disputed.pop(member.node_rank, None)
+            self.disputed.pop(member.node_rank, None)
         if not nodes:
             del self._claims[member.node_rank]
-
-    def is_disputed(self, rank: int | None) -> bool:
-        """Whether two nodes claim that rank."""
-        return rank in self._disputed
 
     def _takes_no_part(self, node: str) -> None:
         self.waiting.discard(node)
@@ -127,7 +123,7 @@ class MemberTable:
 
     def deadline(self) -> float | None:
         """When the next node may be let in, or the next double claim is overdue; None while there is neither."""
-        times = (*self.left_out.values(), *self._disputed.values())
+        times = (*self.left_out.values(), *self.disputed.values())
         return min((at for at in times if at < math.inf), default=None)
 
     def is_awaited(self, node: str) -> bool:
@@ -138,10 +134,22 @@ class MemberTable:
     def all_wait(self) -> bool:
         return len(self.waiting) + len(self.refused) + len(self.left_out) == len(self.members)
 
-    def count(self, without: int = 0) -> int:
-        """How many nodes wait, counting each rank once, minus ``without``."""
-        surplus = sum(len(self._claims[rank]) - 1 for rank in self._disputed)
-        return len(self.waiting) - surplus - without
+    def count(self) -> int:
+        """How many nodes wait, counting each rank once."""
+        return len(self.waiting) - sum(len(self._claims[rank]) - 1 for rank in self.disputed)
+
+    def candidates(self, without: Collection[str] = ()) -> list[Member]:
+        """Those that wait, in order of arrival."""
+        willing = self.waiting.difference(without)
+        return [member for node, member in self.members.items() if node in willing]
+
+    def could_be(self, former: PreviousAssignment, without: Collection[str] = ()) -> int:
+        """How many nodes a round could have, from those that wait."""
+        rules, count = self._rules, self.count() - len(without)
+        most = min(count - count % rules.node_unit, rules.max_nodes)
+        if rules.min_per_domain == 1 or most < rules.min_nodes:
+            return most
+        return min(most, size_of(self.candidates(without), former, rules))
 
     def leave_out(self, node: str, why: str, *, silent_after: int | None = None) -> None:
         """The others go on without the node for as long as its place has to wait.
@@ -166,7 +174,7 @@ class MemberTable:
 
     def refuse_duplicates(self, now: float, places: Mapping[str, Assignment]) -> None:
         """Refuse the second of two agents given one rank: both are heard of for longer than a loss takes to notice."""
-        for rank in [rank for rank, until in self._disputed.items() if now >= until]:
+        for rank in [rank for rank, until in self.disputed.items() if now >= until]:
             nodes = list(self._claims[rank])
             holder = next((node for node in nodes if node in places), nodes[0])
             for node in nodes:
@@ -215,12 +223,13 @@ class MemberTable:
             elif lost:
                 was = (f"{each.host} (was node {each.rank}){_of(each) if several else ''}" for each in lost)
                 text += f"; missing: {some(was)}"
-        text += "".join(f"; {each}" for each in _of_domains(there, several, self._rules))
+        for each in _of_domains(there, several, self._rules):
+            text += f"; {each}"
         if few:
             text += f"; {few}"
         if left_out:
             text += f"; left out for now: {_names(left_out)}"
-        for rank in self._disputed:
+        for rank in self.disputed:
             names = " and ".join(members[node].name for node in self._claims[rank])
             text += f"; the same node rank is claimed by {names}"
         return text
@@ -243,15 +252,13 @@ class Pauses:
         place = place_of(member)
         settled = now - self._entered.pop(member.node_id, now) >= SETTLED_S
         times = 0 if settled else self._records.get(place, (0, now))[0]
-        self._records[place] = times + 1, now + _pause(times + int(lives))
+        steps = times + int(lives)
+        pause = min(_FIRST_PAUSE_S * 2.0 ** (steps - 1), _LONGEST_PAUSE_S) if steps else 0.0
+        self._records[place] = times + 1, now + pause
 
     def until(self, member: Member) -> float:
         """When its place may take part again."""
         return self._records.get(place_of(member), (0, -math.inf))[1]
-
-
-def _pause(times: int) -> float:
-    return min(_FIRST_PAUSE_S * 2.0 ** (times - 1), _LONGEST_PAUSE_S) if times else 0.0
 
 
 def ranks(numbers: Iterable[int]) -> str:
@@ -263,11 +270,6 @@ def ranks(numbers: Iterable[int]) -> str:
         else:
             runs.append([number, number])
     return some(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-
-
-def to_reach(members: Sequence[Member], world: int) -> str:
-    """Who has not dialled the workers' store yet."""
-    return f"{len(members)} of {world} nodes have still to reach the workers' store: {_names(members)}"
 
 
 def in_the_way(cannot: Sequence[Member], places: Sequence[Assignment]) -> dict[str, str]:

@@ -66,12 +66,12 @@ def largest(domains: Iterable[int], rules: Rules) -> int:
     return size
 
 
-def size_of(waiting: Iterable[Member], former: PreviousAssignment, rules: Rules) -> int:
+def size_of(waiting: Collection[Member], former: PreviousAssignment, rules: Rules) -> int:
     """How many nodes ``choose`` would return."""
     return largest(Counter(member.domain for member in _by_preference(waiting, former)).values(), rules)
 
 
-def choose(waiting: Iterable[Member], former: PreviousAssignment, rules: Rules) -> list[Member]:
+def choose(waiting: Collection[Member], former: PreviousAssignment, rules: Rules) -> list[Member]:
     """Choose the nodes of a round from those that wait, given in order of arrival; one for each given rank.
 
     Those of the previous round come first: a spare does not push out a node that was there.
@@ -102,28 +102,25 @@ def in_words(domain: str) -> str:
     return f"domain {domain}" if domain else "no domain"
 
 
-def _by_preference(waiting: Iterable[Member], former: PreviousAssignment) -> list[Member]:
+def _by_preference(waiting: Collection[Member], former: PreviousAssignment) -> list[Member]:
     """Order the waiting nodes by preference, one for each given rank."""
-    stay: list[Member] = []
-    come: list[Member] = []
-    for member in waiting:
-        (come if former.own(member) is None else stay).append(member)
-    claimed: set[int] = set()
     missing = Counter(former.domains)
-    missing.subtract(member.domain for member in stay)
-    kinds: tuple[list[Member], list[Member]] = ([], [])  # those that replace one of their domain, and the rest
-    chosen: list[Member] = []
-    for member in (*stay, *come):
+    missing.subtract(member.domain for member in waiting if former.own(member) is not None)
+    stay: list[Member] = []
+    replace: list[Member] = []  # one of their own domain that is missing
+    come: list[Member] = []
+    claimed: set[int] = set()
+    for member in sorted(waiting, key=lambda member: former.own(member) is None):  # sorting is stable
         if member.node_rank is not None:
             if member.node_rank in claimed:
                 continue
             claimed.add(member.node_rank)
         if former.own(member) is not None:
-            chosen.append(member)
+            stay.append(member)
         else:
-            kinds[missing[member.domain] <= 0].append(member)
+            (replace if missing[member.domain] > 0 else come).append(member)
             missing[member.domain] -= 1
-    return [*chosen, *kinds[0], *kinds[1]]
+    return [*stay, *replace, *come]
 
 
 def _domains(sizes: Mapping[str, int], there: Mapping[str, int], size: int, least: int) -> Collection[str]:
@@ -139,34 +136,24 @@ def _domains(sizes: Mapping[str, int], there: Mapping[str, int], size: int, leas
         del others[bisect.bisect_left(others, sizes[name])]
         if have >= size and there.get(name, 0) < least:
             break
-        more = _fewest(others, size - have - sizes[name])
-        if (len(taken) + 1 + more) * least <= size:
+        reach = [0, *itertools.accumulate(reversed(others))]  # how many nodes the 0, 1, ... largest of them have
+        more = bisect.bisect_left(reach, size - have - sizes[name])
+        if more < len(reach) and (len(taken) + 1 + more) * least <= size:
             taken.add(name)
             have += sizes[name]
     return taken
 
 
-def _fewest(sizes: Sequence[int], wanted: int) -> float:
-    """The fewest domains, given by their sizes in ascending order, that have ``wanted`` nodes."""
-    for count, size in enumerate(reversed(sizes)):
-        if wanted <= 0:
-            return count
-        wanted -= size
-    return len(sizes) if wanted <= 0 else math.inf
-
-
 def _of_domains(preferred: Sequence[Member], domains: Collection[str], size: int, least: int) -> list[Member]:
     """The preferred nodes, with ``least`` of each of the ``domains``, and none of any other."""
-    lacking = dict.fromkeys(domains, least)
-    kept: set[str] = set()
+    seen: Counter[str] = Counter()
+    needed: list[str] = []
     others: list[str] = []
     for member in preferred:
-        if lacking.get(member.domain, 0) > 0:
-            lacking[member.domain] -= 1
-            kept.add(member.node_id)
-        elif member.domain in lacking:
-            others.append(member.node_id)
-    kept.update(others[: size - len(kept)])
+        if member.domain in domains:
+            seen[member.domain] += 1
+            (needed if seen[member.domain] <= least else others).append(member.node_id)
+    kept = {*needed, *others[: size - len(needed)]}
     return [member for member in preferred if member.node_id in kept]
 
 
@@ -196,12 +183,12 @@ class PreviousAssignment:
             self.starts.setdefault(each.domain, each.rank)
             self._by_place.setdefault(place_of(each), []).append(each.rank)
 
-    def own(self, member: Member) -> int | None:
-        """The rank that this very process had."""
+    def own(self, member: Member, free: Collection[int] | None = None) -> int | None:
+        """The rank that this very process had, if it is ``free``."""
         place = self.places.get(member.node_id)
-        return None if place is None else place.rank
+        return None if place is None or (free is not None and place.rank not in free) else place.rank
 
-    def of_place(self, member: Member, free: set[int]) -> int | None:
+    def of_place(self, member: Member, free: Collection[int]) -> int | None:
         """A free rank that another process in the same place had."""
         return next((rank for rank in self._by_place.get(place_of(member), ()) if rank in free), None)
 
@@ -257,17 +244,19 @@ def _returning(
 ) -> tuple[dict[int, Member], list[Member]]:
     """The nodes that get back an old rank of theirs that is free, and the others. Takes those ranks out of ``free``."""
     places: dict[int, Member] = {}
-
-    def take(rank: int | None, member: Member) -> bool:
-        if rank is None or rank not in free:
-            return False
-        free.discard(rank)
-        places[rank] = member
-        return True
-
+    left = members
     # by id before by place: a node that has stayed is not pushed aside by one that comes to the same machine
-    left = [member for member in members if not take(former.own(member), member)]
-    return places, [member for member in left if not take(former.of_place(member, free), member)]
+    for old_rank in (former.own, former.of_place):
+        others: list[Member] = []
+        for member in left:
+            rank = old_rank(member, free)
+            if rank is None:
+                others.append(member)
+            else:
+                free.discard(rank)
+                places[rank] = member
+        left = others
+    return places, list(left)
 
 
 def _within(

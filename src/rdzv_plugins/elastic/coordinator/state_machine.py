@@ -20,13 +20,10 @@ If rounds have a unit, or domains a minimum number of nodes (``placement``), *en
 ``min_nodes`` can be formed from those that wait. Newcomers end a round only if the next can be larger; until then they
 are told why not.
 
-What not every job has is a ``Gate``, which is told what is heard, and asked before a round is begun:
-
-- While no round is declared, members may still keep places in one that the service has forgotten (``round_recovery``):
-  if that round is whole it goes on, before anything else is begun.
-- With several endpoints a round needs more than half of the nodes of the last one (``quorum``).
-- With --preflight a node that is broken or slow (``preflight_gate``) is left out of a round if the others are enough,
-  and is not let in before that round is over.
+What not every job has is a ``Gate``: it is told what is heard, and asked before a round is begun. While no round is
+declared, members may keep places in one that the service has forgotten (``round_recovery``): if that round is whole it
+goes on. With several endpoints a round needs more than half of the nodes of the last one (``quorum``). With --preflight
+a broken or slow node is left out of a round if the others are enough, until that round is over (``preflight_gate``).
 
 The invariants that it keeps, I1 to I7, are in docs/internals/rendezvous.md.
 """
@@ -42,10 +39,11 @@ from msgspec import structs
 
 from rdzv_plugins.elastic.coordinator import gates, placement
 from rdzv_plugins.elastic.coordinator.gates import ForgottenRound, Gate, Places, Proposal, ProvedGone, Wait
-from rdzv_plugins.elastic.coordinator.member_table import MemberTable, in_the_way, to_reach, unreachable
+from rdzv_plugins.elastic.coordinator.member_table import MemberTable, in_the_way, unreachable
 from rdzv_plugins.elastic.coordinator.placement import Order, PreviousAssignment, Rules
 from rdzv_plugins.elastic.coordinator.round_recovery import RoundRecovery
 from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, Round
+from rdzv_plugins.plain_text import some
 
 
 class KeyGone(NamedTuple):
@@ -201,10 +199,10 @@ class RoundStateMachine:
         if said := next(filter(None, (gate.facts() for gate in self._gates)), ""):
             return said
         if isinstance(self._state, Connecting):
-            return to_reach([self.members[node] for node in self._state.to_reach], len(self._state.plan))
-        table = self._table
-        chosen = table.waiting if self._rules.any_will_do else [member.node_id for member in self._choose()]
-        return table.facts(self._places, self._objection(chosen))
+            names = [self.members[node].name for node in self._state.to_reach]
+            return f"{len(names)} of {len(self._state.plan)} nodes have yet to reach the workers' store: {some(names)}"
+        chosen = self._table.waiting if self._rules.any_will_do else [member.node_id for member in self._choose()]
+        return self._table.facts(self._places, self._objection(chosen))
 
     # what has happened
 
@@ -298,14 +296,14 @@ class RoundStateMachine:
             self._state = Working(finishing=True)
             if how == "lost":
                 self._out.finishing = Finishing(self.round.number, member.name)
-        else:
-            what = "has failed" if how == "failed" else "was lost"
-            self._table.pauses.failed(member, now)
-            self._over("lost", f"{member.name} {what}{f': {reason}' if reason else ''}", now)
+            return
+        what = "has failed" if how == "failed" else "was lost"
+        self._table.pauses.failed(member, now)
+        self._over("lost", f"{member.name} {what}{f': {reason}' if reason else ''}", now)
 
     def _tell_gates(self, event: gates.GateEvent, now: float) -> bool:
         """Returns whether one of them wants the round being formed to be given up."""
-        return max([gate.observe(event, now) for gate in self._gates], default=False)
+        return True in [gate.observe(event, now) for gate in self._gates]
 
     # nobody works: before a round
 
@@ -388,7 +386,7 @@ class RoundStateMachine:
             return
         if not self._is_first:  # a later round: the living nodes, and no waiting for strangers
             all_here = not self._some_await()
-        elif self._could_be() >= self._rules.max_nodes:
+        elif self._table.could_be(self._former) >= self._rules.max_nodes:
             all_here = True
         else:
             at = now + self._rules.last_call if state.last_call_at is None else state.last_call_at
@@ -398,22 +396,14 @@ class RoundStateMachine:
             self._state = before_last_call
             self._begin(state.came, now)
 
-    def _could_be(self, without: Collection[str] = ()) -> int:
-        """How many nodes a round could have, from those that wait."""
-        rules, count = self._rules, self._table.count(len(without))
-        most = min(count - count % rules.node_unit, rules.max_nodes)
-        if rules.min_per_domain == 1 or most < rules.min_nodes:
-            return most
-        return min(most, placement.size_of(self._waiting(without), self._former, rules))
-
     def _enough(self, without: Collection[str] = ()) -> bool:
-        return self._could_be(without) >= self._rules.min_nodes
+        return self._table.could_be(self._former, without) >= self._rules.min_nodes
 
     def _begin(self, came: str, now: float) -> None:
         """Ask the node of rank 0 to serve the store, if these nodes may form a round. ``came``: see ``Forming``."""
         if self._gates and not self._pass_gates(now):
             return
-        chosen = self._choose_all_that_can()
+        chosen = self._choose_round()
         if not chosen:
             return
         self._number = max(self._number, self._heard_of) + 1
@@ -428,7 +418,7 @@ class RoundStateMachine:
     def _pass_gates(self, now: float) -> bool:
         """Whether a round may be formed as far as the gates go. Says whom it is formed without, and why."""
         spares = self._table.count() - self._rules.min_nodes
-        proposal = Proposal(self._waiting(), self.members, self.round.number, spares, self._former)
+        proposal = Proposal(self._table.candidates(), self.members, self.round.number, spares, self._former)
         for gate in self._gates:
             gate.review(proposal)
         self._former, self._unfit = proposal.former, proposal.unfit
@@ -439,10 +429,10 @@ class RoundStateMachine:
             self._declare(failed, now)
         return not proposal.fatal
 
-    def _choose_all_that_can(self) -> list[Member]:
+    def _choose_round(self) -> list[Member]:
         """The nodes of the next round; none if those that wait may form none."""
         # a node that could not dial the last store will hardly reach the next: not if there are enough others
-        cannot = {member.node_id for member in self._waiting() if member.unreachable}
+        cannot = {member.node_id for member in self._table.candidates() if member.unreachable}
         unfit = set(self._unfit)
         chosen = self._choose(unfit | (cannot if self._enough(cannot | unfit) else set()))
         if len(chosen) >= self._rules.min_nodes and self._objection([member.node_id for member in chosen]):
@@ -456,11 +446,7 @@ class RoundStateMachine:
         return next(filter(None, (gate.objection(chosen, self.members) for gate in self._gates)), "")
 
     def _choose(self, without: Collection[str] = ()) -> list[Member]:
-        return placement.choose(self._waiting(without), self._former, self._rules)
-
-    def _waiting(self, without: Collection[str] = ()) -> list[Member]:
-        willing = self._table.waiting.difference(without)
-        return [member for node, member in self.members.items() if node in willing]
+        return placement.choose(self._table.candidates(without), self._former, self._rules)
 
     # a round is being formed
 
@@ -567,7 +553,7 @@ class RoundStateMachine:
         """
         here = self._here()
         finishing = state.finishing or any(self.members[node].finished_round == self.round.number for node in here)
-        taken = self._table.is_disputed(member.node_rank)
+        taken = member.node_rank in self._table.disputed
         unfit = member.is_broken or member.node_id in self._unfit
         if not here or len(here) >= self._rules.max_nodes or finishing or taken or unfit:
             return
