@@ -174,7 +174,7 @@ class QuorumWorld:
             for rank, name in enumerate(chosen)
         )
         place.held |= {one.node_id: one for one in place.plan}
-        place.quorum.observe(RoundPlanned({one.node_id: one for one in place.plan}, served=False), 0)
+        place.quorum.observe(RoundPlanned({one.node_id: one for one in place.plan}), 0)
 
     def reach(self, at: int, one: Assignment) -> None:
         node = self.nodes[one.node_id]

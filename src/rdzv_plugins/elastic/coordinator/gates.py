@@ -39,10 +39,9 @@ class ProvedGone(NamedTuple):
 
 
 class RoundPlanned(NamedTuple):
-    """A round of these nodes is being formed; told once more when its store is ``served``, and the places say where."""
+    """A round of these nodes is being formed. Nobody serves its store yet."""
 
     places: Places
-    served: bool
 
 
 class RoundDeclared(NamedTuple):

@@ -108,7 +108,7 @@ class Quorum(Gate):
                 return takes_part and self._spoils(member)
             case gates.ProvedGone(node):
                 self._stays(node)
-            case gates.RoundPlanned(places, served=False):
+            case gates.RoundPlanned(places):
                 heard = self._heard
                 self._brought = {node: frozenset(seat.which for seat in heard.get(node, ())) for node in places}
             case gates.RoundDeclared(round_, places):

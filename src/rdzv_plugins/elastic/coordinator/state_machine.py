@@ -410,7 +410,7 @@ class RoundStateMachine:
         places = placement.plan(self._number, self._mark, chosen, self._former, self._order)
         self._table.place(places)
         self._state = Serving(places, now + self._rules.rejoin, came)
-        self._tell_gates(gates.RoundPlanned(places, served=False), now)
+        self._tell_gates(gates.RoundPlanned(places), now)
         first = next(iter(places.values()))
         publish = placement.other_address(self.members[first.node_id], chosen, self.members.values())
         self._out.assignments[first.node_id] = structs.replace(first, publish=publish)
@@ -431,15 +431,14 @@ class RoundStateMachine:
 
     def _choose_round(self) -> list[Member]:
         """The nodes of the next round; none if those that wait may form none."""
-        # a node that could not dial the last store will hardly reach the next: not if there are enough others
-        cannot = {member.node_id for member in self._table.candidates() if member.unreachable}
         unfit = set(self._unfit)
-        chosen = self._choose(unfit | (cannot if self._enough(cannot | unfit) else set()))
-        if len(chosen) >= self._rules.min_nodes and self._objection([member.node_id for member in chosen]):
-            chosen = self._choose(unfit)
-            if self._objection([member.node_id for member in chosen]):
-                return []
-        return chosen if len(chosen) >= self._rules.min_nodes else []
+        # a node that could not dial the last store will hardly reach the next: not if there are enough others
+        without = unfit | {member.node_id for member in self._table.candidates() if member.unreachable}
+        for kept_out in (without if self._enough(without) else unfit, unfit):
+            chosen = self._choose(kept_out)
+            if len(chosen) >= self._rules.min_nodes and not self._objection([each.node_id for each in chosen]):
+                return chosen
+        return []
 
     def _objection(self, chosen: Collection[str]) -> str:
         """Why these nodes may not form a round; empty if they may."""
@@ -460,7 +459,6 @@ class RoundStateMachine:
         """Rank 0 serves the store: give everybody its place."""
         _, address, port = store
         places = {n: structs.replace(a, master_addr=address, master_port=port) for n, a in asked.plan.items()}
-        self._tell_gates(gates.RoundPlanned(places, served=True), now)
         self._state = Connecting(places, now + self._rules.rejoin, asked.came, dict.fromkeys(places))
         self._out.assignments.update(places)
 
@@ -498,11 +496,10 @@ class RoundStateMachine:
 
     def _complete(self, places: Places, now: float) -> None:
         """Declare the round complete: the nodes that have these places work."""
-        self._stale |= self._places.keys() - places.keys()
+        self._stale = (self._stale | self._places.keys()) - places.keys()
         self._places, self._former = places, PreviousAssignment(places)
         self._table.waiting -= places.keys()
         self._state = Working()
-        self._stale -= places.keys()
         self._table.pauses.entered(places, now)
         # one that has since come back may have belonged to the previous round, and not know that it is over
         self._table.waiting |= {node for node in self.members if self._table.is_awaited(node)} - places.keys()
