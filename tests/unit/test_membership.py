@@ -287,7 +287,7 @@ def test_node_that_is_ahead_of_the_service_gets_in():
     ],
 )
 def test_what_comes_of_what_a_node_says(newest: Heartbeat | None, says: str, written: str) -> None:
-    """``a?``: a asks for heartbeat 1 (``a??``: 2); ``a``: it has given it (``a2``: 2, ``a0``: none); ``a-``: is lost."""
+    """``a?``: a asks for heartbeat 1 (``a??``: 2); ``a``: it has given 1 (``a2``: 2, ``a0``: none); ``a-``: is lost."""
     liveness, members, found = LivenessRound(newest), {name: node(name) for name in "abc"}, []
     for each in says.split():
         name, asks, number = each[0], each.count("?"), each.lstrip("abc?")

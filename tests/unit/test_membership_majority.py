@@ -87,7 +87,7 @@ def test_round_that_may_have_been_complete_binds():
     leader = of_majority(from_elsewhere("a", 0, 3, undecided), from_elsewhere("b", 1, 3))
     leader.wait(BACK_S)
     assert leader.assigned == {}
-    assert "of round 7 have to be here" in leader.machine.facts()
+    assert "of round 7 must be here" in leader.machine.facts()
     leader.hear(*(node(name, votes=(EpochVote(7, rank, 5, "y"),)) for rank, name in ((2, "d"), (3, "e"))))
     leader.complete()
     assert leader.state == (8, "complete")
@@ -106,7 +106,7 @@ def test_plan_is_given_up_if_one_of_it_has_reached_a_round_elsewhere_meanwhile()
     assert leader.state == (0, "none")
     leader.wait(100)
     assert leader.number == number, f"x and y are not more than half of its round {number}, too"
-    assert f"more than half of the nodes of round {number} have to be here" in leader.machine.facts()
+    assert f"more than half of the nodes of round {number} must be here" in leader.machine.facts()
 
 
 def stale(high: int) -> Leader:

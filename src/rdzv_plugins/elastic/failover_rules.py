@@ -50,7 +50,7 @@ def select_endpoint(statuses: Sequence[EndpointStatus], *, knows: bool) -> Choic
     """Where to join; ``knows``: this node was in a complete round, which it brings along."""
     answering = [at for at, status in enumerate(statuses) if status.answers]
     if not answering:
-        return Choice("wait", why="none of the places answers")
+        return Choice("wait", why="no endpoint answers")
     served = [at for at in answering if statuses[at].round]
     if served or knows:
         return Choice("join", _best(statuses, served or answering), remembers=not knows)
@@ -89,14 +89,14 @@ def _first(statuses: Sequence[EndpointStatus], answering: Sequence[int]) -> Choi
         if votes >= needed:
             if statuses[place].answers:
                 return Choice("join", place, first=True)
-            return Choice("wait", place, "the first round is begun there, and it does not answer")
+            return Choice("wait", place, "the first round begins there, and it does not answer")
     first = claims.most_common(1)[0][0] if claims else answering[0]
     if len(answering) < needed:
-        return Choice("wait", why=f"before the first round more than half of the places have to answer: {needed}")
+        return Choice("wait", why=f"before the first round more than half of the endpoints must answer: {needed}")
     silent = [at for at in range(first) if not statuses[at].answers and not statuses[at].refused]
     if silent and not claims:
-        return Choice("wait", silent[0], "it may serve the job already, and neither answers nor refuses")
-    return Choice("claim", first, "more than half of the places have to remember that the first round is begun there")
+        return Choice("wait", silent[0], "it may already serve the job, and neither answers nor refuses connections")
+    return Choice("claim", first, "more than half of the endpoints must record that the first round begins there")
 
 
 def say_born(place: int, places: Sequence[str]) -> str:

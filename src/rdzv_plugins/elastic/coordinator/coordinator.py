@@ -108,11 +108,11 @@ class Coordinator:
         try:
             self._lead()
         except (ConnectionLost, _Replaced) as error:
-            logger.debug("leading no longer: %r", error)
+            logger.debug("no longer the rendezvous leader: %r", error)
         except RdzvError as error:  # a plug-in's hook. The next leader would meet it, too: better to end with a reason
             self._end_job(str(error))
         except Exception as error:
-            logger.exception("this node leads the rendezvous, and cannot go on")
+            logger.exception("the rendezvous leader on this node failed")
             self._end_job(f"{type(error).__name__}: {error}")
         finally:
             self._seen.close()
@@ -128,20 +128,20 @@ class Coordinator:
     def _step_down(self, where: str) -> None:
         """Give up leading. Called on the watchdog's thread; guarded, as the key may be another leader's by then."""
         logger.error(
-            "this node leads the rendezvous, and has not got on for %g s: %s; another node is to lead",
+            "the rendezvous leader on this node made no progress for %g s (%s); handing over to another node",
             self._session.ttl,
             where,
         )
         try:
             self._ask(lambda timeout: self._session.delete([keys.LEADER], guard=self._key, timeout=timeout))
         except ConnectionLost as error:
-            logger.debug("the key of the leader goes with the session: %s", error)
+            logger.debug("the leader's key ends with the session: %s", error)
 
     def _end_job(self, reason: str) -> None:
         if self._watchdog.stuck:
-            logger.warning("this node was stuck when it led the rendezvous, and another leads now: %s", reason)
+            logger.warning("the rendezvous leader on this node was stuck, and another node has taken over: %s", reason)
             return
-        outcome = Outcome("failed", f"the leader of the rendezvous cannot go on: {reason}")
+        outcome = Outcome("failed", f"the rendezvous leader failed: {reason}")
         try:
             self._ask(lambda timeout: self._session.create(keys.END, to_json(outcome).encode(), timeout=timeout))
         except RdzvError as error:
@@ -164,7 +164,7 @@ class Coordinator:
                     over = finishing or keys.END in held
                     # nodes whose job ends leave: each remaining one leads for a moment, which is of no use to know
                     level = logging.DEBUG if over else logging.INFO
-                    logger.log(level, "this node leads the rendezvous from round %d on", machine.round.number)
+                    logger.log(level, "this node is the rendezvous leader from round %d on", machine.round.number)
                 known = [Event(kv.key, kv.value, kv.revision) for kv in held.values()]
                 self._feed(machine, liveness, [*known, *map(ProvedGone, self._proved)], AllKnown(finishing))
             while (events := self._wait(machine)) is not None:
@@ -343,9 +343,9 @@ class CoordinatorWatchdog:
     def _where(self) -> str:
         frame = sys._current_frames().get(self._watched)
         if frame is None:
-            return "it has just gone on"
+            return "it has just resumed"
         last = traceback.extract_stack(frame)[-1]
-        return f"it stands in {last.name} ({last.filename}, line {last.lineno})"
+        return f"stuck in {last.name}, {last.filename}, line {last.lineno}"
 
 
 class Neighbours:
@@ -365,8 +365,8 @@ class Neighbours:
             if len(nodes) > 1 and machine not in self._told and any(each.node_rank is None for each in nodes):
                 self._told.add(machine)
                 logger.warning(
-                    "nodes %s are agents on the same machine (%s). If that is meant, say so: "
-                    "--rdzv-conf allow_same_host=true, or give each its own --node-rank",
+                    "nodes %s run on the same machine (%s). If that is intended, set "
+                    "--rdzv-conf allow_same_host=true or give each node its own --node-rank",
                     " and ".join(f"{each.rank} (pid {each.pid})" for each in nodes),
                     ", ".join(sorted({each.host for each in nodes})),
                 )

@@ -96,7 +96,7 @@ class MemberMonitor:
                 self._ended.append(news.node)
                 for member in readable(Member, [last_words[news.node]]):
                     yield member
-                    logger.info("the agent on %s has ended: its host refuses connections to it", member.name)
+                    logger.info("the agent on %s has exited: its host refuses connections", member.name)
                 yield KeyGone(news.node)
             return
         if not news.key.startswith(keys.MEMBERS):
@@ -147,13 +147,11 @@ class MemberMonitor:
             try:
                 session.end_session(key, timeout=request_timeout(self._session))
             except ConnectionLost as error:
-                logger.debug("sessions of nodes whose agents have ended, end by themselves: %s", error)
+                logger.debug("the sessions of agents that have exited will expire on their own: %s", error)
                 return
             except Exception as error:  # a plug-in's, or the service does not answer
                 logger.warning(
-                    "the session of %s, whose agent has ended, ends by itself: the service has not ended it: %r",
-                    key,
-                    error,
+                    "could not end the session of %s, whose agent has exited; it will expire on its own: %r", key, error
                 )
 
 

@@ -75,7 +75,7 @@ class MemberTable:
         if member.node_rank is not None and not 0 <= member.node_rank < most:
             self._refuse(node, f"node rank {member.node_rank} is out of range for {most} nodes")
         elif self.pauses.until(member) > now:
-            self.leave_out(node, "it has left several rounds soon after they began, and comes again too soon")
+            self.leave_out(node, "it has left several rounds soon after they began, and is back too soon")
         else:
             return True
         return False
@@ -179,7 +179,7 @@ class MemberTable:
             holder = next((node for node in nodes if node in places), nodes[0])
             for node in nodes:
                 if node != holder:
-                    self._refuse(node, f"node rank {rank} is that of {self.members[holder].name}")
+                    self._refuse(node, f"node rank {rank} belongs to {self.members[holder].name}")
 
     def tell_spare(self, node: str, why: str) -> None:
         """Tell a node why it waits beside a round, unless it has already been told."""
@@ -302,7 +302,7 @@ def _of_domains(there: Sequence[Member], several: bool, rules: Rules) -> Iterato
     if small := [name for name, count in domains.items() if count < least]:
         yield f"left out until {least} of its nodes are here (min_per_domain): {some(map(in_words, small))}"
     if len(there) % rules.node_unit:
-        yield f"a round has a multiple of {rules.node_unit} nodes (node_unit)"
+        yield f"a round needs a multiple of {rules.node_unit} nodes (node_unit)"
 
 
 def _of(node: Member | Assignment) -> str:

@@ -94,7 +94,7 @@ def why_spare(member: Member, domains: Mapping[str, int], working: int, rules: R
         return f"all {rules.max_nodes} places are taken"
     unit = f"a multiple of {rules.node_unit} nodes (node_unit)" if rules.node_unit > 1 else ""
     least = f"at least {rules.min_per_domain} nodes of a domain (min_per_domain)" if rules.min_per_domain > 1 else ""
-    return f"a round has {' and '.join(filter(None, (unit, least)))}, and those that are here are too few for a larger"
+    return f"a round needs {' and '.join(filter(None, (unit, least)))}, and too few nodes are here for a larger one"
 
 
 def in_words(domain: str) -> str:

@@ -177,12 +177,14 @@ class Quorum(Gate):
 
     def objection(self, chosen: Collection[str], members: Collection[str]) -> str:
         if not self._last(members) and (self.knows_of_round or not self._first_here):
-            return "the job has begun, and nobody is here who was in a round of it: the others may go on elsewhere"
+            return (
+                "the job has begun, and no node here was in one of its rounds: the others may be continuing elsewhere"
+            )
         for (number, world, _), votes in self._votes(chosen, members):
             if 2 * len(votes) < world or (2 * len(votes) == world and world - 1 not in votes):
                 return (
-                    f"more than half of the nodes of round {number} have to be here, as the others may go on "
-                    f"elsewhere: {len(votes)} of {world} are"
+                    f"more than half of the nodes of round {number} must be here, because the others may be continuing "
+                    f"elsewhere: {len(votes)} of {world} are here"
                 )
         return ""
 

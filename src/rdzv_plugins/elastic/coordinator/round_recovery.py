@@ -135,9 +135,9 @@ class RoundRecovery(Gate):
         if self._gone:
             return f"{self._gone} was lost"
         if self._server:
-            return f"the node that served it was lost, and {self._server} has come"
+            return f"the node that served it was lost, and {self._server} serves now"
         if any(place.round >= self._number for place in self._of_others()):
-            return "another one was begun"
+            return "another round was begun"
         if not all(each.which == places[0].which for each in places):
             return "its nodes do not agree on it"
         ranks = {each.rank for each in places}
@@ -155,7 +155,7 @@ class RoundRecovery(Gate):
         if self._kept and (why := self._why_over(list(self._places.values()))):
             return (
                 f"the rendezvous has lost its memory, and {why}: the next round begins when all nodes of round "
-                f"{self._number} are back, or can no longer be at work, within {self._window:g} s"
+                f"{self._number} are back or can no longer be working, within {self._window:g} s"
             )
         back = ", ".join(sorted(each.name for each in self._places.values()))
         return (

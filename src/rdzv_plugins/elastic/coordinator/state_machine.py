@@ -246,7 +246,7 @@ class RoundStateMachine:
             self._state = Working(self._state.finishing or finishing)
             lost = [each for node, each in self._places.items() if node not in self.members]
             if lost and not self._state.finishing:
-                self._over("lost", f"{lost[0].name} was lost, and with it the leader of the rendezvous", now)
+                self._over("lost", f"{lost[0].name} was lost, and with it the rendezvous leader", now)
         if isinstance(self._state, Forming) and self.round.state == "over":
             self._state = replace(self._state, act_by=now + self._rules.rejoin)
         self._welcome_spares(now)
@@ -359,12 +359,12 @@ class RoundStateMachine:
         self._tell_gates(gates.PatienceEnded(), now)
         match self._state:
             case Serving(places):
-                late, why, after = [next(iter(places))], "it does not answer", 0
+                late, why, after = [next(iter(places))], "it has not answered", 0
             case Connecting(to_reach=to_reach):
-                late, why, after = list(to_reach), "it does not answer", 0
+                late, why, after = list(to_reach), "it has not answered", 0
             case _:
                 late, after = [node for node in self.members if self._table.is_awaited(node)], self.round.number
-                why = f"it has not joined again after round {after}"
+                why = f"it has not rejoined after round {after}"
         for node in late:
             self._leave_out(node, f"{why} for {self._rules.rejoin:g} s", now, silent_after=after)
         self._give_up(last_call_at=now)  # of a first round: it was over when this one began
@@ -540,7 +540,7 @@ class RoundStateMachine:
         if cut_off:
             self._table.pauses.failed(member, now)
             if self._table.pauses.until(member) > now:
-                self._table.leave_out(node, f"it {member.reason}, again and again")
+                self._table.leave_out(node, f"it {member.reason}, repeatedly")
 
     def _welcome(self, member: Member, state: Working, now: float) -> None:
         """A newcomer ends the round if there is room, but not if a node was already done: the others are about to be.
@@ -560,7 +560,7 @@ class RoundStateMachine:
                 f"{member.name} is left out: it cannot reach the workers' store at {store}: {member.unreachable}"
             )
         elif self._can_get_in(member) and self._grows(here):
-            self._over("came", f"{member.name} has come", now, came=member.node_id)
+            self._over("came", f"{member.name} has joined", now, came=member.node_id)
 
     def _can_get_in(self, member: Member) -> bool:
         """Whether it has shown that it can dial the store of the round that works."""
