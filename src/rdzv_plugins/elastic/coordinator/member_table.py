@@ -40,7 +40,7 @@ class MemberTable:
         self.left_out: dict[str, float] = {}  # until when; of one that has to say something first, without an end
         self._late = {n: a.late_for for n, a in held.items() if a.left_out and a.late_for}
         """The rounds that late nodes have to leave behind first."""
-        self.pauses = Pauses()
+        self.quarantine = Quarantine()
         self._claims: dict[int, list[str]] = {}  # the nodes that were given a rank, in order of arrival
         self.disputed: dict[int, float] = {}
         """The ranks that are claimed twice, and for how long that is not overdue.
@@ -64,7 +64,7 @@ class MemberTable:
         if node in self.left_out:
             if member.last_round >= self._late.get(node, math.inf):  # it was late, and has come
                 del self._late[node]
-                self.left_out[node] = max(now, self.pauses.until(member))
+                self.left_out[node] = max(now, self.quarantine.until(member))
             return False
         if not newcomer:
             return True
@@ -74,7 +74,7 @@ class MemberTable:
         self._late.pop(node, None)
         if member.node_rank is not None and not 0 <= member.node_rank < most:
             self._refuse(node, f"node rank {member.node_rank} is out of range for {most} nodes")
-        elif self.pauses.until(member) > now:
+        elif self.quarantine.until(member) > now:
             self.leave_out(node, "it has left several rounds soon after they began, and is back too soon")
         else:
             return True
@@ -158,7 +158,7 @@ class MemberTable:
         """
         member = self.members[node]
         self._takes_no_part(node)
-        self.left_out[node] = self.pauses.until(member)
+        self.left_out[node] = self.quarantine.until(member)
         if silent_after is not None:
             self.left_out[node], self._late[node] = math.inf, silent_after
         self._words[node] = Assignment(0, left_out=why, late_for=silent_after or 0)
@@ -235,7 +235,7 @@ class MemberTable:
         return text
 
 
-class Pauses:
+class Quarantine:
     """How long a place has to wait whose nodes have spoilt rounds. Times are as in ``MemberTable``."""
 
     def __init__(self) -> None:

@@ -177,9 +177,7 @@ class Quorum(Gate):
 
     def objection(self, chosen: Collection[str], members: Collection[str]) -> str:
         if not self._last(members) and (self.knows_of_round or not self._first_here):
-            return (
-                "the job has begun, and no node here was in one of its rounds: the others may be continuing elsewhere"
-            )
+            return "the job has begun, and no node here was in one of its rounds: the others may continue elsewhere"
         for (number, world, _), votes in self._votes(chosen, members):
             if 2 * len(votes) < world or (2 * len(votes) == world and world - 1 not in votes):
                 return (

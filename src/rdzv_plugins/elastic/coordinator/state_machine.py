@@ -281,10 +281,10 @@ class RoundStateMachine:
         self._tell_gates(gates.MemberGone(member, done=how == "done" or (how == "lost" and not reason)), now)
         match self._state:
             case Serving(plan) | Connecting(plan) if node in plan:
-                self._table.pauses.failed(member, now)
+                self._table.quarantine.failed(member, now)
                 self._give_up()
             case Forming(came=came) if node == came:
-                self._table.pauses.failed(member, now)
+                self._table.quarantine.failed(member, now)
             case Working() if node in self._places:
                 self._worker_gone(member, now, how, reason)
         if node not in self._places:
@@ -298,7 +298,7 @@ class RoundStateMachine:
                 self._out.finishing = Finishing(self.round.number, member.name)
             return
         what = "has failed" if how == "failed" else "was lost"
-        self._table.pauses.failed(member, now)
+        self._table.quarantine.failed(member, now)
         self._over("lost", f"{member.name} {what}{f': {reason}' if reason else ''}", now)
 
     def _tell_gates(self, event: gates.GateEvent, now: float) -> bool:
@@ -375,7 +375,7 @@ class RoundStateMachine:
 
     def _leave_out(self, node: str, why: str, now: float, *, silent_after: int | None = None) -> None:
         """Leave out a living node that is in the way."""
-        self._table.pauses.failed(self.members[node], now, lives=True)
+        self._table.quarantine.failed(self.members[node], now, lives=True)
         self._table.leave_out(node, why, silent_after=silent_after)
 
     def _form(self, state: Forming, now: float) -> None:
@@ -500,7 +500,7 @@ class RoundStateMachine:
         self._places, self._former = places, PreviousAssignment(places)
         self._table.waiting -= places.keys()
         self._state = Working()
-        self._table.pauses.entered(places, now)
+        self._table.quarantine.entered(places, now)
         # one that has since come back may have belonged to the previous round, and not know that it is over
         self._table.waiting |= {node for node in self.members if self._table.is_awaited(node)} - places.keys()
         here = (self.members[node] for node in places if node in self.members)
@@ -538,8 +538,8 @@ class RoundStateMachine:
         cut_off = member.cut_off_round == self.round.number
         self._over("lost" if cut_off else "asked", f"{member.name} {member.reason or 'asked for a new round'}", now)
         if cut_off:
-            self._table.pauses.failed(member, now)
-            if self._table.pauses.until(member) > now:
+            self._table.quarantine.failed(member, now)
+            if self._table.quarantine.until(member) > now:
                 self._table.leave_out(node, f"it {member.reason}, repeatedly")
 
     def _welcome(self, member: Member, state: Working, now: float) -> None:
