@@ -138,8 +138,8 @@ DEFECTS = (
         "a round begins beside who may be at work",
         "cd79e4b",
         _COORDINATOR + "round_recovery.py",
-        "is_open = not self._all_accounted() if why_over else not is_whole",
-        "is_open = False if why_over else not is_whole",
+        "is_open = not self._all_accounted() if self._why else not is_whole",
+        "is_open = False if self._why else not is_whole",
         "test_nothing_begins_beside_a_node_that_may_be_at_work",
     ),
     Defect(

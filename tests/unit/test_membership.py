@@ -6,7 +6,7 @@ import itertools
 import sys
 
 import pytest
-from kits.unit.membership_steps import KEPT, Leader, node, story, supervisor, working
+from kits.unit.membership_steps import KEPT, Leader, keeping, node, story, working
 
 from rdzv_plugins.elastic.coordinator.member_monitor import LivenessRound
 from rdzv_plugins.elastic.coordinator.state_machine import KeyGone
@@ -244,11 +244,11 @@ def test_node_that_comes_back_at_once_and_is_lost_again_has_to_wait_ever_longer(
 
 def test_round_is_declared_as_it_was():
     leader = Leader(1, 2, last_call=0)
-    leader.hear(supervisor("b"))
+    leader.hear(keeping("b"))
     facts = leader.machine.facts()
     assert "1 of 2" in facts
     assert "host-b" in facts
-    leader.hear(supervisor("a"))
+    leader.hear(keeping("a"))
     (declared,) = leader.published
     assert (declared.number, declared.world) == (5, 2)
     assert (declared.master_addr, declared.master_port) == ("10.0.0.1", 9)
@@ -259,7 +259,7 @@ def test_round_is_declared_as_it_was():
 @pytest.mark.parametrize("held", [{}, {"a": KEPT["a"]}], ids=["nothing", "half of its places"])
 def test_leader_that_is_lost_before_the_round_is_declared(held: dict[str, Assignment]):
     leader = Leader(1, 2, None, held, last_call=0)
-    leader.hear(supervisor("a"), supervisor("b"))
+    leader.hear(keeping("a"), keeping("b"))
     assert leader.state == (5, "complete")
 
 

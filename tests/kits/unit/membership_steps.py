@@ -37,7 +37,7 @@ KEPT = {
 """The places of round 5, of which the service has lost its memory."""
 
 
-def supervisor(name: str, **changes: Any) -> Member:
+def keeping(name: str, **changes: Any) -> Member:
     """It is still in round 5."""
     place = structs.replace(KEPT[name], **changes)
     return node(
@@ -249,7 +249,7 @@ _STEPS: dict[str, Callable[..., object]] = {
     "elsewhere": _elsewhere,
     "proved": lambda leader, *names: leader.advance(*map(ProvedGone, names)),
     "wait": _wait,
-    "keeps": lambda leader, name, *changes: leader.hear(supervisor(name, **_numbers(changes))),
+    "keeps": lambda leader, name, *changes: leader.hear(keeping(name, **_numbers(changes))),
     "left": lambda leader, name, *changes: leader.hear(leaver(name, **_numbers(changes))),
     "knows": lambda leader, name, number: leader.hear(node(name, known_round=int(number))),
     "serves": lambda leader, name: leader.hear(node(name, serves=True)),

@@ -212,7 +212,10 @@ def assign_ranks(members: Sequence[Member], former: PreviousAssignment, order: O
     free = [rank for rank in range(world) if rank not in places]
     wishes = _wishes(rest, former, set(free), order)
     for block, ranks in _blocks(rest, former, places, free, wishes):
-        places |= _within(block, former, ranks, wishes)
+        left_over = set(ranks)
+        back, others = _returning(block, former, left_over)
+        others.sort(key=lambda member: wishes[member.node_id])
+        places |= back | dict(zip(sorted(left_over), others, strict=True))
     return [places[rank] for rank in range(world)]
 
 
@@ -228,15 +231,12 @@ def _wishes(members: Sequence[Member], former: PreviousAssignment, free: set[int
     unplaced = [member for member in by_arrival if member.node_id in ids and member.node_rank is None]
     wanted = (order(unplaced) or ()) if len(unplaced) > 1 else ()
     positions = {node_id: position for position, node_id in enumerate(wanted)}
-    none = len(members)
-    return {
-        member.node_id: (
-            positions.get(member.node_id, none),
-            none if member.node_rank is None else member.node_rank,
-            arrival,
-        )
-        for arrival, member in enumerate(by_arrival)
-    }
+    last = len(members)
+    wishes: dict[str, Wish] = {}
+    for arrival, member in enumerate(by_arrival):
+        of_scheduler = last if member.node_rank is None else member.node_rank
+        wishes[member.node_id] = positions.get(member.node_id, last), of_scheduler, arrival
+    return wishes
 
 
 def _returning(
@@ -257,16 +257,6 @@ def _returning(
                 places[rank] = member
         left = others
     return places, list(left)
-
-
-def _within(
-    members: Sequence[Member], former: PreviousAssignment, ranks: Sequence[int], wishes: Mapping[str, Wish]
-) -> dict[int, Member]:
-    """Distribute these ranks among the nodes that share them."""
-    free = set(ranks)
-    places, left = _returning(members, former, free)
-    left.sort(key=lambda member: wishes[member.node_id])
-    return places | dict(zip(sorted(free), left, strict=True))
 
 
 def _blocks(

@@ -35,6 +35,7 @@ class RoundRecovery(Gate):
         self._waits = False
         """The nodes of a round may still come, or work."""
         self._late = False
+        self._why = ""  # why the round cannot be whole
         self._left = 0
         self._anew = self._server = self._gone = ""
         self._number = 0  # the newest round that any member has heard of
@@ -85,21 +86,19 @@ class RoundRecovery(Gate):
         if self._until is None:
             return None
         self._late = self._late or now >= self._until
-        places: dict[str, Assignment] = {}
-        why_over = ""
         if not self._kept:  # called with each batch of news: nothing that takes longer with more nodes
             is_open = self._number > self._left or not self._all_accounted()
-        else:
-            places = self._places
-            why_over = self._why_over(list(places.values()))
-            is_whole = bool(places) and len(places) == next(iter(places.values())).world
-            is_open = not self._all_accounted() if why_over else not is_whole
-            if not (why_over or is_whole):
-                why_over = f"{self._how_many()} nodes came back within {self._window:g} s"
+            self._waits = is_open and not self._late
+            return Wait(self._until, gives_up=True) if self._waits else None
+        places = self._places
+        self._why = self._why_over(list(places.values()))
+        is_whole = bool(places) and len(places) == next(iter(places.values())).world
+        is_open = not self._all_accounted() if self._why else not is_whole
         self._waits = is_open and not self._late
         if self._waits:
             return Wait(self._until, gives_up=True)
-        return ForgottenRound(self._number, places, why_over) if self._kept else None
+        too_few = "" if is_whole else f"{self._how_many()} nodes came back within {self._window:g} s"
+        return ForgottenRound(self._number, places, self._why or too_few)
 
     @property
     def _places(self) -> dict[str, Assignment]:
@@ -152,9 +151,9 @@ class RoundRecovery(Gate):
     def facts(self) -> str:
         if not self._waits:
             return ""
-        if self._kept and (why := self._why_over(list(self._places.values()))):
+        if self._why:
             return (
-                f"the rendezvous has lost its memory, and {why}: the next round begins when all nodes of round "
+                f"the rendezvous has lost its memory, and {self._why}: the next round begins when all nodes of round "
                 f"{self._number} are back or can no longer be working, within {self._window:g} s"
             )
         back = ", ".join(sorted(each.name for each in self._places.values()))
