@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -166,17 +167,9 @@ class Leader:
 
         ``gone``: the node that led, whose process is proved gone, and whose key is there.
         """
-        other = Leader(
-            self.rules.min_nodes,
-            self.rules.max_nodes,
-            self.round if self.round.number else None,
-            self.assigned,
-            last_call=self.rules.last_call,
-            back=self.rules.back,
-            majority=self.rules.majority,
-            node_unit=self.rules.node_unit,
-            min_per_domain=self.rules.min_per_domain,
-        )
+        rules = dataclasses.asdict(self.rules)
+        declared = self.round if self.round.number else None
+        other = Leader(rules.pop("min_nodes"), rules.pop("max_nodes"), declared, self.assigned, **rules)
         other.members = {name: member for name, member in self.members.items() if name not in without}
         other.advance(*other.members.values(), *([KeyGone(gone)] if gone else []), AllKnown(finishing))
         other.members.pop(gone, None)
