@@ -128,7 +128,7 @@ class Coordinator:
     def _step_down(self, where: str) -> None:
         """Give up leading. Called on the watchdog's thread; guarded, as the key may be another leader's by then."""
         logger.error(
-            "the rendezvous leader on this node made no progress for %g s (%s); handing over to another node",
+            "the rendezvous leader on this node made no progress for %g s: %s; handing over to another node",
             self._session.ttl,
             where,
         )
@@ -345,7 +345,7 @@ class CoordinatorWatchdog:
         if frame is None:
             return "it has just resumed"
         last = traceback.extract_stack(frame)[-1]
-        return f"stuck in {last.name}, {last.filename}, line {last.lineno}"
+        return f"it is stuck in {last.name} ({last.filename}, line {last.lineno})"
 
 
 class Neighbours:
