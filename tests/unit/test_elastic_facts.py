@@ -55,7 +55,7 @@ def test_who_is_there_and_who_is_missing():
     reaching.hear(node("a"), node("b"))
     reaching.serve()
     reaching.say("a", store_ready_round=1)
-    assert reaching.machine.facts().endswith("have still to reach the workers' store: host-b (pid 7)")
+    assert reaching.machine.facts().endswith("have yet to reach the workers' store: host-b (pid 7)")
 
 
 def settings(request: Request = REQUEST, host: str = "host-a", **options) -> dict:

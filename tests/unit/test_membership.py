@@ -6,11 +6,11 @@ import itertools
 import sys
 
 import pytest
-from kits.unit.membership_steps import KEPT, Leader, node, story, supervisor, working
+from kits.unit.membership_steps import KEPT, Leader, keeping, node, story, working
 
 from rdzv_plugins.elastic.coordinator.member_monitor import LivenessRound
-from rdzv_plugins.elastic.coordinator.state_machine import RoundUpdate
-from rdzv_plugins.elastic.keys import Assignment, Heartbeat
+from rdzv_plugins.elastic.coordinator.state_machine import KeyGone
+from rdzv_plugins.elastic.keys import Assignment, Heartbeat, Member
 
 ELSEWHERE = {
     "again b": "6 complete: c b",
@@ -149,20 +149,6 @@ def test_node_that_is_lost_or_leaves_is_named(how, said):
     assert not leader.lose("b").round
 
 
-def test_store_that_cannot_be_reached_fails_the_round_with_who_and_whom():
-    leader = Leader(2, 2)
-    leader.hear(node("a"), node("b"))
-    leader.serve()
-    leader.say("b", store_ready_round=1, unreachable="connection refused")
-    leader.say("a", store_ready_round=1)
-    assert leader.state == (1, "failed")
-    assert leader.round.reason == (
-        "host-b (pid 7) cannot reach the workers' store of host-a (node 0) at 10.0.0.1 port 4000: connection refused"
-    )
-    assert leader.machine.settled
-    assert leader.hear(node("c")) == RoundUpdate()
-
-
 @pytest.mark.parametrize(
     ("addresses", "machines", "published"),
     [
@@ -258,11 +244,11 @@ def test_node_that_comes_back_at_once_and_is_lost_again_has_to_wait_ever_longer(
 
 def test_round_is_declared_as_it_was():
     leader = Leader(1, 2, last_call=0)
-    leader.hear(supervisor("b"))
+    leader.hear(keeping("b"))
     facts = leader.machine.facts()
     assert "1 of 2" in facts
     assert "host-b" in facts
-    leader.hear(supervisor("a"))
+    leader.hear(keeping("a"))
     (declared,) = leader.published
     assert (declared.number, declared.world) == (5, 2)
     assert (declared.master_addr, declared.master_port) == ("10.0.0.1", 9)
@@ -273,7 +259,7 @@ def test_round_is_declared_as_it_was():
 @pytest.mark.parametrize("held", [{}, {"a": KEPT["a"]}], ids=["nothing", "half of its places"])
 def test_leader_that_is_lost_before_the_round_is_declared(held: dict[str, Assignment]):
     leader = Leader(1, 2, None, held, last_call=0)
-    leader.hear(supervisor("a"), supervisor("b"))
+    leader.hear(keeping("a"), keeping("b"))
     assert leader.state == (5, "complete")
 
 
@@ -286,60 +272,36 @@ def test_node_that_is_ahead_of_the_service_gets_in():
     assert leader.number == 6
 
 
-PROBE, PROBED = Heartbeat(1, 4), Heartbeat(1, 4, answered=True)
-
-
 @pytest.mark.parametrize(
-    ("newest", "names", "says"),
+    ("newest", "says", "written"),
     [
         # answered when the last has answered; that it is told again is no news
-        (
-            None,
-            "abc",
-            [
-                ("a", 1, 0, PROBE),
-                ("a", 1, 1, None),
-                ("b", 0, 1, None),
-                ("b", 0, 1, None),
-                ("c", 0, 1, PROBED),
-                ("c", 0, 1, None),
-            ],
-        ),
+        (None, "a? a b b c c", "1 - - - 1! -"),
         # nobody waits for a lost node
-        (None, "ab", [("a", 1, 0, PROBE), ("a", 1, 1, None), ("b", "is lost", 0, PROBED), ("b", "is lost", 0, None)]),
-        # an old answer does not count
-        (
-            None,
-            "ab",
-            [
-                ("a", 1, 0, PROBE),
-                ("a", 1, 1, None),
-                ("b", 0, 0, None),
-                ("b", 0, 1, PROBED),
-                ("a", 2, 1, Heartbeat(2, 4)),
-                ("a", 2, 2, None),
-                ("b", 0, 1, None),
-                ("b", 0, 2, Heartbeat(2, 4, answered=True)),
-            ],
-        ),
+        (None, "a? a c b- b-", "1 - - 1! -"),
+        # an old answer does not count; a second request is a heartbeat of its own
+        (None, "a? a c b0 b a?? a2 c2 b b2", "1 - - - 1! 2 - - - 2!"),
         # one that another leader has begun is begun again, unless it was answered
-        (PROBE, "ab", [("a", 1, 1, PROBE), ("b", 0, 1, PROBED)]),
-        (PROBED, "ab", [("a", 1, 1, None), ("a", 2, 1, Heartbeat(2, 4))]),
-        # answered at once when all have answered already
-        (PROBE, "a", [("a", 1, 1, PROBED)]),
+        (Heartbeat(1, 4), "a?1 c b", "1 - 1!"),
+        (Heartbeat(1, 4, answered=True), "a?1 a??", "- 2"),
     ],
 )
-def test_what_comes_of_what_a_node_says(
-    newest: Heartbeat | None, names: str, says: list[tuple[str, int | str, int, Heartbeat | None]]
-) -> None:
-    """``says``: who asks which probe and has answered which, and what the leader writes."""
-    probing, members = LivenessRound(newest), {name: node(name) for name in names}
-    for name, probe, alive, written in says:
-        if probe == "is lost":
+def test_what_comes_of_what_a_node_says(newest: Heartbeat | None, says: str, written: str) -> None:
+    """``a?``: a asks for heartbeat 1 (``a??``: 2); ``a``: it has given 1 (``a2``: 2, ``a0``: none); ``a-``: is lost."""
+    liveness, members, found = LivenessRound(newest), {name: node(name) for name in "abc"}, []
+    for each in says.split():
+        name, asks, number = each[0], each.count("?"), each.lstrip("abc?")
+        if number == "-":
             members.pop(name, None)
-            assert probing.gone(name) == written
-            continue
-        said = node(name, heartbeat_wanted=probe, heartbeat_answered=alive)
-        if names:
-            members[name] = said
-        assert probing.changed(said, lambda: list(members.values()), 4) == written
+            event: Member | KeyGone = KeyGone(name)
+        else:
+            given = int(number or (0 if asks == 1 else 1))
+            event = members[name] = node(name, heartbeat_wanted=asks, heartbeat_answered=given)
+        said = liveness.advance([event], lambda: list(members.values()), 4)
+        found.append("-" if said is None else f"{said.number}{'!' * said.answered}")
+    assert " ".join(found) == written
+
+
+def test_heartbeat_is_answered_at_once_if_all_have_answered() -> None:
+    alone = node("a", heartbeat_wanted=1, heartbeat_answered=1)
+    assert LivenessRound(Heartbeat(1, 4)).advance([alone], lambda: [alone], 4) == Heartbeat(1, 4, answered=True)

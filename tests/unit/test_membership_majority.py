@@ -9,9 +9,8 @@ from msgspec.structs import replace
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.elastic.coordinator.coordinator import Coordinator as RealLeader
 from rdzv_plugins.elastic.coordinator.placement import Rules
-from rdzv_plugins.elastic.coordinator.quorum import seats_reached
-from rdzv_plugins.elastic.coordinator.state_machine import RoundStateMachine
-from rdzv_plugins.elastic.keys import INITIALIZED, PLACE_ID, Assignment, EpochVote, Member, Round
+from rdzv_plugins.elastic.coordinator.state_machine import AllKnown, RoundStateMachine
+from rdzv_plugins.elastic.keys import INITIALIZED, PLACE_ID, Assignment, EpochVote, Member, Round, seats_reached
 from rdzv_plugins.runtime import SYSTEM
 
 BACK_S = 11.0
@@ -88,7 +87,7 @@ def test_round_that_may_have_been_complete_binds():
     leader = of_majority(from_elsewhere("a", 0, 3, undecided), from_elsewhere("b", 1, 3))
     leader.wait(BACK_S)
     assert leader.assigned == {}
-    assert "of round 7 have to be here" in leader.machine.facts()
+    assert "of round 7 must be here" in leader.machine.facts()
     leader.hear(*(node(name, votes=(EpochVote(7, rank, 5, "y"),)) for rank, name in ((2, "d"), (3, "e"))))
     leader.complete()
     assert leader.state == (8, "complete")
@@ -107,7 +106,7 @@ def test_plan_is_given_up_if_one_of_it_has_reached_a_round_elsewhere_meanwhile()
     assert leader.state == (0, "none")
     leader.wait(100)
     assert leader.number == number, f"x and y are not more than half of its round {number}, too"
-    assert f"more than half of the nodes of round {number} have to be here" in leader.machine.facts()
+    assert f"more than half of the nodes of round {number} must be here" in leader.machine.facts()
 
 
 def stale(high: int) -> Leader:
@@ -121,10 +120,8 @@ def stale(high: int) -> Leader:
 
 
 def take_over(leader: Leader, *members: Member) -> None:
-    for member in members:
-        leader.members[member.node_id] = member
-        leader.machine.changed(member, leader.now)
-    leader.publish(leader.machine.all_known(leader.now, finishing=False))
+    leader.members |= {member.node_id: member for member in members}
+    leader.advance(*members, AllKnown(finishing=False))
 
 
 def test_place_that_served_an_earlier_round_forms_the_next_of_the_nodes_of_the_last():

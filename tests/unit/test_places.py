@@ -19,14 +19,13 @@ from rdzv_plugins import Backend
 from rdzv_plugins.clock import now
 from rdzv_plugins.coordination import Event
 from rdzv_plugins.elastic import endpoint_monitor, failover
-from rdzv_plugins.elastic.coordinator.quorum import seat_of
 from rdzv_plugins.elastic.current_round import CurrentRound, NodeContext
 from rdzv_plugins.elastic.endpoint_monitor import EndpointMonitor
 from rdzv_plugins.elastic.failover import EpochVotes, FailoverBackend
 from rdzv_plugins.elastic.failover_rules import EndpointStatus, better_endpoint, read_born, say_born, select_endpoint
 from rdzv_plugins.elastic.failures import ProbePort
 from rdzv_plugins.elastic.join import MemberJoin
-from rdzv_plugins.elastic.keys import INIT_CLAIM, PLACE_ID, ROUND, Assignment, Member, Round, encode
+from rdzv_plugins.elastic.keys import INIT_CLAIM, PLACE_ID, ROUND, Assignment, Member, Round, encode, seat_of
 from rdzv_plugins.elastic.node_session import Registration
 from rdzv_plugins.elastic.options import ElasticOptions, EndpointOptions, meeting_endpoints, validate_endpoint
 from rdzv_plugins.endpoints import Endpoint

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
-from rdzv_plugins.elastic.coordinator.quorum import Quorum, begun_at, seat_of, seats_complete, seats_reached
-from rdzv_plugins.elastic.keys import Assignment, EpochVote, Member, Round
+from rdzv_plugins.elastic.coordinator.gates import MemberHeard, ProvedGone, RoundDeclared, RoundPlanned
+from rdzv_plugins.elastic.coordinator.quorum import Quorum, begun_at
+from rdzv_plugins.elastic.keys import Assignment, EpochVote, Member, Round, seat_of, seats_complete, seats_reached
 
 NOWHERE = -1
 T = TypeVar("T")
@@ -46,6 +47,13 @@ class Place:
     declared: Round = field(default_factory=Round)
     held: dict[str, Assignment] = field(default_factory=dict)
     """The newest place that each node was told."""
+    heard_of: int = 0
+    """The newest round that any node has told of."""
+
+    def tell(self, name: str, seats: tuple[EpochVote, ...]) -> bool:
+        """The leader hears the node. Returns whether the round being formed has to be given up."""
+        self.heard_of = max([self.heard_of, *(seat.round for seat in seats)])
+        return self.quorum.observe(MemberHeard(Member(name, name, name, 1, "", "", 1, votes=seats), True), 0)
 
 
 class QuorumWorld:
@@ -117,7 +125,7 @@ class QuorumWorld:
         """It says that it leaves. It may live on for a while, and go to another place."""
         node = self.nodes[name]
         node.said = True
-        self.places[node.place].quorum.stays(name)
+        self.places[node.place].quorum.observe(ProvedGone(name), 0)
         self.notice(node.place, name)
 
     def forget(self, at: int) -> None:
@@ -135,7 +143,7 @@ class QuorumWorld:
         places = {name: one for name, one in place.held.items() if one.round == place.declared.number}
         place.quorum = Quorum(place.declared, places, begun_at(place.begun), window=0)
         for name in place.believed:
-            place.quorum.heard(Member(name, name, name, 1, "", "", 1, votes=told[name]), 0)
+            place.tell(name, told[name])
 
     def ask(self, at: int) -> None:
         """A node asks for another round: this one is over, and who has not heard that it was complete never does."""
@@ -152,21 +160,21 @@ class QuorumWorld:
             place.complete = ()
 
     def prove(self, at: int, name: str) -> None:
-        self.places[at].quorum.stays(name)
+        self.places[at].quorum.observe(ProvedGone(name), 0)
 
     def begin(self, at: int) -> None:
         place = self.places[at]
         chosen = sorted(place.believed)
-        if not place.quorum.knows or place.quorum.lacks(chosen, chosen):
+        if not place.quorum.knows_of_round or place.quorum.objection(chosen, chosen):
             return  # a first round: that there is but one, ``FailoverBackend`` sees to
-        place.number = max(place.number, place.quorum.newest(chosen)) + 1
+        place.number = max(place.number, place.heard_of) + 1
         place.reached = frozenset()
         place.plan = tuple(
             Assignment(place.number, rank, len(chosen), name, master_addr=str(at), epoch=place.begun)
             for rank, name in enumerate(chosen)
         )
         place.held |= {one.node_id: one for one in place.plan}
-        place.quorum.begin(chosen)
+        place.quorum.observe(RoundPlanned({one.node_id: one for one in place.plan}), 0)
 
     def reach(self, at: int, one: Assignment) -> None:
         node = self.nodes[one.node_id]
@@ -179,7 +187,8 @@ class QuorumWorld:
         place.complete, place.plan = place.plan, ()
         first = place.complete[0]
         place.declared = Round(first.round, "complete", first.world, master_addr=first.master_addr, epoch=first.epoch)
-        place.quorum.declared(place.declared, {one.node_id: one for one in place.complete})
+        places = {one.node_id: one for one in place.complete}
+        place.quorum.observe(RoundDeclared(place.declared, places), 0)
 
     def learn(self, at: int, one: Assignment) -> None:
         """It hears that the round is complete. If it does not go on in it, it says so, and the round is over."""
@@ -205,7 +214,7 @@ class QuorumWorld:
             ours, _, begun, declared, told, stay, _, gone, here, brought, *_ = vars(p.quorum).values()
             parts.append((ours, begun, declared, frozenset(told.items()), frozenset(stay), len(gone)))
             parts.append((frozenset(here.items()), frozenset(brought.items()) if p.plan else None))
-            parts.append((p.believed, p.number, p.plan, p.reached, p.complete, p.begun))
+            parts.append((p.believed, p.number, p.plan, p.reached, p.complete, p.begun, p.heard_of))
             parts.append((p.declared, frozenset(p.held.items())))
         return hash(tuple(parts))
 
@@ -232,8 +241,8 @@ class QuorumWorld:
         if self.nodes[name].said:
             return  # a node that was leaving comes to another place: it says nothing there
         place.believed |= {name}
-        place.quorum.heard(Member(name, name, name, 1, "", "", 1, votes=self.nodes[name].seats), 0)
-        if any(one.node_id == name and place.quorum.spoils(one) for one in place.plan):
+        spoilt = place.tell(name, self.nodes[name].seats)
+        if spoilt and any(one.node_id == name for one in place.plan):
             place.plan = ()
 
 

@@ -12,11 +12,10 @@ import math
 from collections.abc import Callable, Sequence
 
 from rdzv_plugins.coordination import SeveralServices
-from rdzv_plugins.elastic.coordinator.quorum import seats_complete
 from rdzv_plugins.elastic.endpoint_monitor import EndpointMonitor
 from rdzv_plugins.elastic.failover_rules import Choice, better_endpoint, read_born, say_born, select_endpoint
 from rdzv_plugins.elastic.failures import ProbePort, name_of
-from rdzv_plugins.elastic.keys import INIT_CLAIM, INITIALIZED, ROUND, Assignment, Round
+from rdzv_plugins.elastic.keys import INIT_CLAIM, INITIALIZED, ROUND, Assignment, Round, seats_complete
 from rdzv_plugins.elastic.node_session import Registration
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RdzvError, SettingsDiffer

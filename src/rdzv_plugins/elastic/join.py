@@ -21,11 +21,19 @@ from rdzv_plugins import errors
 from rdzv_plugins.coordination import Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.coordinator.placement import in_words
-from rdzv_plugins.elastic.coordinator.quorum import seat_of, seats_reached
 from rdzv_plugins.elastic.current_round import NodeContext
 from rdzv_plugins.elastic.election import Election
 from rdzv_plugins.elastic.failures import name_of
-from rdzv_plugins.elastic.keys import MOST_CHECKS, MOST_SEATS, Assignment, CheckReport, Round, readable
+from rdzv_plugins.elastic.keys import (
+    MOST_CHECKS,
+    MOST_SEATS,
+    Assignment,
+    CheckReport,
+    Round,
+    readable,
+    seat_of,
+    seats_reached,
+)
 from rdzv_plugins.elastic.node_session import WatchCache
 from rdzv_plugins.elastic.retry import request_timeout
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, is_only_local

@@ -83,6 +83,9 @@ _MOST_DIGITS = 18
 
 R = TypeVar("R", bound=Record)
 
+Which = tuple[int, int, str]
+"""A round, identified by its number, its size and its store."""
+
 
 class Assignment(Record, frozen=True):
     """What the leader tells one node. ``rank`` and ``world`` count nodes."""
@@ -113,6 +116,11 @@ class Assignment(Record, frozen=True):
         return not self.refused and not self.left_out and not self.spare
 
     @property
+    def which(self) -> Which:
+        """The round that it is a place in."""
+        return self.round, self.world, _where(self)
+
+    @property
     def name(self) -> str:
         """The name used for the node in messages."""
         return _name(self.host, self.node_rank, self.pid)
@@ -132,7 +140,7 @@ class LeaderInfo(Record, frozen=True):
 class EpochVote(Record, frozen=True):
     """A place in a round, which its node carries to a service that does not know that round.
 
-    Such a service is another of several endpoints (``quorum``), or one that has lost its memory (``kept_round``).
+    Such a service is another of several endpoints (``quorum``), or one that has lost its memory (``round_recovery``).
     """
 
     round: Count
@@ -140,6 +148,16 @@ class EpochVote(Record, frozen=True):
     world: Number
     where: Name = ""  # the round's store and who began the round: tells two rounds begun with the same number apart
     complete: bool = False  # whether it has heard that the round was. If not, it may have been: it has reached it
+
+    @property
+    def which(self) -> Which:
+        """The round that it is a place in."""
+        return self.round, self.world, self.where
+
+    @property
+    def mark(self) -> str:
+        """Who began that round (``Assignment.epoch``)."""
+        return self.where.rpartition(" ")[2]
 
 
 class CheckReport(Record, frozen=True):
@@ -207,8 +225,16 @@ class Member(Record, frozen=True):
 
     @property
     def newest(self) -> int:
-        """The newest round in which it has done anything."""
-        return max(self.last_round, self.store_ready_round, self.store[0] if self.store else 0)
+        """The newest round in which it has done anything, or of which it has heard."""
+        numbers = [seat.round for seat in self.votes]
+        numbers += [self.store[0]] if self.store else []
+        numbers += [self.keeps.round] if self.keeps else []
+        return max(self.last_round, self.store_ready_round, self.known_round, *numbers)
+
+    @property
+    def is_broken(self) -> bool:
+        """With --preflight: whether it says so itself."""
+        return any(check.verdict == "broken" for check in self.checks)
 
     @property
     def kept(self) -> Assignment | None:
@@ -251,6 +277,11 @@ class Round(Record, frozen=True):
     server: Rank = -1  # the rank of the node that serves the endpoint where this was declared; -1 if none does
     unfit: bool = False  # whether the round failed because its nodes have not passed their preflight
 
+    @property
+    def seat(self) -> EpochVote:
+        """Nobody's: that the round was declared binds those who did so, whoever else carries a seat in it."""
+        return EpochVote(self.number, -1, self.world, _where(self), True)
+
     def is_of(self, place: Assignment) -> bool:
         """Whether ``place``, in a round of that number, is in this one: another may have been given its number."""
         whose = place.master_addr, place.master_port, place.epoch
@@ -276,6 +307,30 @@ class Heartbeat(Record, frozen=True):
     number: Count = 0
     round: Count = 0
     answered: bool = False
+
+
+def seat_of(place: Assignment, *, complete: bool) -> EpochVote:
+    """What a node carries as its place in a round."""
+    return EpochVote(place.round, place.rank, place.world, _where(place), complete)
+
+
+def seats_reached(seats: tuple[EpochVote, ...], place: Assignment) -> tuple[EpochVote, ...]:
+    """What a node carries once it is about to say that it has reached the store of ``place``."""
+    reached = any(each.which == place.which for each in seats)
+    return seats if reached else (*seats, seat_of(place, complete=False))
+
+
+def seats_complete(seats: tuple[EpochVote, ...], place: Assignment) -> tuple[EpochVote, ...]:
+    """What a node carries once it has heard that the round of ``place``, which it has reached, was complete.
+
+    Nothing before it binds. What the node has reached since does: then it has to go on from there, not in this round.
+    """
+    at = next((at for at, each in enumerate(seats) if each.which == place.which), -1)
+    return (seat_of(place, complete=True), *seats[at + 1 :])
+
+
+def _where(round_: Assignment | Round) -> str:
+    return f"{round_.master_addr} {round_.master_port} {round_.epoch}"
 
 
 def _name(host: str, node_rank: int | None, pid: int) -> str:

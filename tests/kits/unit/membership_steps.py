@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from msgspec import structs
 
+from rdzv_plugins.elastic.coordinator.gates import ProvedGone
 from rdzv_plugins.elastic.coordinator.placement import Rules
-from rdzv_plugins.elastic.coordinator.quorum import seat_of, seats_reached
-from rdzv_plugins.elastic.coordinator.state_machine import RoundStateMachine, RoundUpdate
-from rdzv_plugins.elastic.keys import Assignment, CheckReport, EpochVote, Member, Round
+from rdzv_plugins.elastic.coordinator.state_machine import AllKnown, Event, KeyGone, RoundStateMachine, RoundUpdate
+from rdzv_plugins.elastic.keys import Assignment, CheckReport, EpochVote, Member, Round, seat_of, seats_reached
 
 
 def node(name: str, rank: int | None = None, **fields: Any) -> Member:
@@ -37,7 +38,7 @@ KEPT = {
 """The places of round 5, of which the service has lost its memory."""
 
 
-def supervisor(name: str, **changes: Any) -> Member:
+def keeping(name: str, **changes: Any) -> Member:
     """It is still in round 5."""
     place = structs.replace(KEPT[name], **changes)
     return node(
@@ -101,10 +102,8 @@ class Leader:
 
     def hear(self, *members: Member) -> RoundUpdate:
         """These were written, and heard of at once."""
-        for member in members:
-            self.members[member.node_id] = member
-            self.machine.changed(member, self.now)
-        return self.wait(0)
+        self.members |= {member.node_id: member for member in members}
+        return self.advance(*members)
 
     def come(self, member: Member) -> RoundUpdate:
         """A node comes, and dials the store of the round that works."""
@@ -114,12 +113,14 @@ class Leader:
     def lose(self, *names: str) -> RoundUpdate:
         for name in names:
             self.members.pop(name, None)
-            self.machine.gone(name, self.now)
-        return self.wait(0)
+        return self.advance(*map(KeyGone, names))
 
     def wait(self, seconds: float) -> RoundUpdate:
         self.now += seconds
-        return self.publish(self.machine.tick(self.now))
+        return self.advance()
+
+    def advance(self, *events: Event) -> RoundUpdate:
+        return self.publish(self.machine.advance(events, self.now))
 
     def publish(self, out: RoundUpdate) -> RoundUpdate:
         assert (self.machine.deadline() or self.now + 1) > self.now, "it is asked again at once, and for ever"
@@ -166,24 +167,12 @@ class Leader:
 
         ``gone``: the node that led, whose process is proved gone, and whose key is there.
         """
-        other = Leader(
-            self.rules.min_nodes,
-            self.rules.max_nodes,
-            self.round if self.round.number else None,
-            self.assigned,
-            last_call=self.rules.last_call,
-            back=self.rules.back,
-            majority=self.rules.majority,
-            node_unit=self.rules.node_unit,
-            min_per_domain=self.rules.min_per_domain,
-        )
+        rules = dataclasses.asdict(self.rules)
+        declared = self.round if self.round.number else None
+        other = Leader(rules.pop("min_nodes"), rules.pop("max_nodes"), declared, self.assigned, **rules)
         other.members = {name: member for name, member in self.members.items() if name not in without}
-        for member in other.members.values():
-            other.machine.changed(member, other.now)
-        if gone:
-            other.members.pop(gone)
-            other.machine.gone(gone, other.now)
-        other.publish(other.machine.all_known(other.now, finishing=finishing))
+        other.advance(*other.members.values(), *([KeyGone(gone)] if gone else []), AllKnown(finishing))
+        other.members.pop(gone, None)
         return other
 
 
@@ -237,11 +226,6 @@ def _elsewhere(leader: Leader, name: str, rank: str, world: str, server: str = "
     leader.hear(from_elsewhere(name, int(rank), int(world), server=int(server)))
 
 
-def _prove(leader: Leader, *names: str) -> None:
-    for name in names:
-        leader.machine.proved(name)
-
-
 def _wait(leader: Leader, seconds: str = "") -> None:
     at = leader.machine.deadline()
     assert seconds or at is not None, "there is no deadline"
@@ -256,9 +240,9 @@ _STEPS: dict[str, Callable[..., object]] = {
     "join": Leader.join,
     "come": _come,
     "elsewhere": _elsewhere,
-    "proved": _prove,
+    "proved": lambda leader, *names: leader.advance(*map(ProvedGone, names)),
     "wait": _wait,
-    "keeps": lambda leader, name, *changes: leader.hear(supervisor(name, **_numbers(changes))),
+    "keeps": lambda leader, name, *changes: leader.hear(keeping(name, **_numbers(changes))),
     "left": lambda leader, name, *changes: leader.hear(leaver(name, **_numbers(changes))),
     "knows": lambda leader, name, number: leader.hear(node(name, known_round=int(number))),
     "serves": lambda leader, name: leader.hear(node(name, serves=True)),

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rdzv_plugins.coordination import Event, KeyValue, Session
 from rdzv_plugins.elastic import keys
+from rdzv_plugins.elastic.coordinator.gates import ProvedGone
 from rdzv_plugins.elastic.coordinator.member_monitor import LivenessRound, MemberMonitor
 from rdzv_plugins.elastic.coordinator.placement import Order, Rules
-from rdzv_plugins.elastic.coordinator.state_machine import RoundStateMachine, RoundUpdate
+from rdzv_plugins.elastic.coordinator.state_machine import AllKnown, RoundStateMachine, RoundUpdate
 from rdzv_plugins.elastic.keys import Assignment, Finishing, Heartbeat, Member, NodeNotice, R, Round, encode, readable
 from rdzv_plugins.elastic.retry import Outage
 from rdzv_plugins.errors import ConnectionLost, RdzvError
@@ -35,10 +36,6 @@ T = TypeVar("T")
 _STOP_S = 5.0
 _PROGRESS_S = 1.0
 _NODES_PER_PROGRESS_S = 500  # progress goes to every node: the more there are, the less often
-
-
-class _ProvedGone(str):
-    """The id of a node whose process is gone for good: its host has told this one."""
 
 
 class Coordinator:
@@ -72,7 +69,7 @@ class Coordinator:
         self._session, self._key = session, key
         self._rules, self._order, self._neighbours = rules, order, neighbours
         self._outage, self._runtime = outage, runtime
-        self._inbox: SimpleQueue[Sequence[Event | _ProvedGone] | None] = self._runtime.SimpleQueue()
+        self._inbox: SimpleQueue[Sequence[Event | ProvedGone] | None] = self._runtime.SimpleQueue()
         self._seen = MemberMonitor(session, me, self.proved, on_waits, runtime, until_proved=rules.majority)
         self._proved, self._first_here = tuple(proved), first_here
         self.led: tuple[str, int] | None = None
@@ -100,7 +97,7 @@ class Coordinator:
 
     def proved(self, node: str) -> None:
         """The process of a node is proved gone. Callable from any thread."""
-        self._inbox.put([_ProvedGone(node)])
+        self._inbox.put([ProvedGone(node)])
 
     def stop(self) -> None:
         """Stop leading. The key goes with the session. Waits a few seconds, as the thread may be stuck."""
@@ -111,11 +108,11 @@ class Coordinator:
         try:
             self._lead()
         except (ConnectionLost, _Replaced) as error:
-            logger.debug("leading no longer: %r", error)
+            logger.debug("no longer the rendezvous leader: %r", error)
         except RdzvError as error:  # a plug-in's hook. The next leader would meet it, too: better to end with a reason
             self._end_job(str(error))
         except Exception as error:
-            logger.exception("this node leads the rendezvous, and cannot go on")
+            logger.exception("the rendezvous leader on this node failed")
             self._end_job(f"{type(error).__name__}: {error}")
         finally:
             self._seen.close()
@@ -131,20 +128,20 @@ class Coordinator:
     def _step_down(self, where: str) -> None:
         """Give up leading. Called on the watchdog's thread; guarded, as the key may be another leader's by then."""
         logger.error(
-            "this node leads the rendezvous, and has not got on for %g s: %s; another node is to lead",
+            "the rendezvous leader on this node made no progress for %g s: %s; handing over to another node",
             self._session.ttl,
             where,
         )
         try:
             self._ask(lambda timeout: self._session.delete([keys.LEADER], guard=self._key, timeout=timeout))
         except ConnectionLost as error:
-            logger.debug("the key of the leader goes with the session: %s", error)
+            logger.debug("the leader's key ends with the session: %s", error)
 
     def _end_job(self, reason: str) -> None:
         if self._watchdog.stuck:
-            logger.warning("this node was stuck when it led the rendezvous, and another leads now: %s", reason)
+            logger.warning("the rendezvous leader on this node was stuck, and another node has taken over: %s", reason)
             return
-        outcome = Outcome("failed", f"the leader of the rendezvous cannot go on: {reason}")
+        outcome = Outcome("failed", f"the rendezvous leader failed: {reason}")
         try:
             self._ask(lambda timeout: self._session.create(keys.END, to_json(outcome).encode(), timeout=timeout))
         except RdzvError as error:
@@ -160,19 +157,19 @@ class Coordinator:
         watch = keys.list_and_watch(self._session, "", begin, self._inbox.put, self._ask, watched=keys.MEMBERS)
         try:
             with self._watchdog.turn():
-                membership, probing = self._take_over(held)
+                machine, liveness = self._take_over(held)
                 told = _read(Finishing, held, keys.FINISHING)
-                finishing = told is not None and told.round == membership.round.number
-                if membership.round.number:  # otherwise nobody has led before
+                finishing = told is not None and told.round == machine.round.number
+                if machine.round.number:  # otherwise nobody has led before
                     over = finishing or keys.END in held
                     # nodes whose job ends leave: each remaining one leads for a moment, which is of no use to know
                     level = logging.DEBUG if over else logging.INFO
-                    logger.log(level, "this node leads the rendezvous from round %d on", membership.round.number)
+                    logger.log(level, "this node is the rendezvous leader from round %d on", machine.round.number)
                 known = [Event(kv.key, kv.value, kv.revision) for kv in held.values()]
-                self._feed(membership, probing, [*known, *map(_ProvedGone, self._proved)], finishing=finishing)
-            while (events := self._wait(membership)) is not None:
+                self._feed(machine, liveness, [*known, *map(ProvedGone, self._proved)], AllKnown(finishing))
+            while (events := self._wait(machine)) is not None:
                 with self._watchdog.turn():
-                    self._feed(membership, probing, events)
+                    self._feed(machine, liveness, events)
         finally:
             watch.cancel()
 
@@ -185,7 +182,7 @@ class Coordinator:
         here = self._place(held) if self._rules.majority else ""
         mark = f"{here}.{self._runtime.uuid4().hex}" if here else ""
         self.led = (mark, 0) if mark else None
-        membership = RoundStateMachine(
+        machine = RoundStateMachine(
             self._rules,
             self._order,
             _read(Round, held, keys.ROUND),
@@ -194,7 +191,7 @@ class Coordinator:
             first_here=self._first_here,
             mark=mark,
         )
-        return membership, LivenessRound(_read(Heartbeat, held, keys.PROBE))
+        return machine, LivenessRound(_read(Heartbeat, held, keys.PROBE))
 
     def _place(self, held: Mapping[str, KeyValue]) -> str:
         """What this place calls itself for as long as its service remembers anything."""
@@ -204,10 +201,10 @@ class Coordinator:
         self._write({keys.PLACE_ID: mine.encode()})
         return mine
 
-    def _wait(self, membership: RoundStateMachine) -> list[Event | _ProvedGone] | None:
+    def _wait(self, machine: RoundStateMachine) -> list[Event | ProvedGone] | None:
         """Wait for events and return all that have come: none if only time has passed, None to stop."""
         now = self._runtime.monotonic()
-        deadlines = [at for at in (membership.deadline(), self._progress_at) if at is not None]
+        deadlines = [at for at in (machine.deadline(), self._progress_at) if at is not None]
         try:
             first = self._inbox.get(timeout=max(0.0, min(deadlines) - now) if deadlines else None)
         except Empty:
@@ -219,91 +216,59 @@ class Coordinator:
 
     def _feed(
         self,
-        membership: RoundStateMachine,
-        probing: LivenessRound,
-        events: Sequence[Event | _ProvedGone],
-        finishing: bool | None = None,
+        machine: RoundStateMachine,
+        liveness: LivenessRound,
+        news: Sequence[Event | ProvedGone],
+        *more: AllKnown,
     ) -> None:
-        """Feed in what has happened; with ``finishing``, this is all that a leader taking over can know."""
+        """Have the state machine decide what follows from the news, and publish that."""
         now = self._runtime.monotonic()
-        members: list[Member] = []
-        probe: Heartbeat | None = None
-        proved = [event for event in events if isinstance(event, _ProvedGone)]
-        last_words = self._insist(lambda timeout: self._seen.last_words(proved, timeout)) if proved else {}
-        for event in events:
-            if isinstance(event, _ProvedGone):
-                membership.proved(event)
-                if event in last_words:
-                    self._take_leave(event, last_words[event], membership, now)
-                    probe = probing.gone(event) or probe
-                continue
-            if not event.key.startswith(keys.MEMBERS):
-                continue
-            node = event.key.removeprefix(keys.MEMBERS)
-            if event.value is None:
-                self._seen.went(node)
-                membership.gone(node, now)
-                probe = probing.gone(node) or probe
-                continue
-            for member in readable(Member, [KeyValue(event.key, event.value, event.revision)]):
-                if member.node_id == node and self._seen.heard(member):
-                    membership.changed(member, now)
-                    members.append(member)
-        for member in members:  # now that all who answer are known
-            probe = probing.changed(member, membership.working, membership.round.number) or probe
-        decisions = membership.tick(now) if finishing is None else membership.all_known(now, finishing=finishing)
-        self._publish(decisions, probe, self._new_progress(membership, now))
-        for node in last_words:
-            self._seen.end_session(node)
+        events = [*self._seen.read(news, self._insist), *more]
+        update = machine.advance(events, now)
+        heartbeat = liveness.advance(events, machine.working, machine.round.number)
+        self._publish(update, heartbeat, self._new_progress(machine, now))
+        self._seen.end_sessions()
 
-    def _take_leave(self, node: str, last: KeyValue, membership: RoundStateMachine, now: float) -> None:
-        """A node's process is gone: its last word is heard first, then its end."""
-        self._seen.take_leave(node)
-        for member in readable(Member, [last]):
-            membership.changed(member, now)
-            logger.info("the agent on %s has ended: its host refuses connections to it", member.name)
-        membership.gone(node, now)
-
-    def _new_progress(self, membership: RoundStateMachine, now: float) -> str:
+    def _new_progress(self, machine: RoundStateMachine, now: float) -> str:
         """Who is there, when it is time to say so and there is something new; nothing while all is well."""
-        if membership.settled:
+        if machine.settled:
             self._progress_at = None
             return ""
         due = self._progress_at is not None and now >= self._progress_at
         if self._progress_at is None or due:
-            self._progress_at = now + max(_PROGRESS_S, len(membership.members) / _NODES_PER_PROGRESS_S)
-        text = membership.facts() if due else ""
+            self._progress_at = now + max(_PROGRESS_S, len(machine.members) / _NODES_PER_PROGRESS_S)
+        text = machine.facts() if due else ""
         if text == self._progress:
             return ""
         self._progress = text or self._progress
         return text
 
-    def _publish(self, decisions: RoundUpdate, probe: Heartbeat | None, progress: str) -> None:
+    def _publish(self, update: RoundUpdate, heartbeat: Heartbeat | None, progress: str) -> None:
         items: dict[str, bytes] = {}
-        if decisions.round is not None and decisions.round.state == "over":
-            items[keys.ROUND] = encode(decisions.round)  # before the places in the round that follows
-        items |= {keys.NODES + node: encode(each) for node, each in decisions.assignments.items()}
-        if decisions.round is not None and decisions.round.state != "over":
-            items[keys.ROUND] = encode(decisions.round)
+        if update.round is not None and update.round.state == "over":
+            items[keys.ROUND] = encode(update.round)  # before the places in the round that follows
+        items |= {keys.NODES + node: encode(each) for node, each in update.assignments.items()}
+        if update.round is not None and update.round.state != "over":
+            items[keys.ROUND] = encode(update.round)
             if self.led is not None:  # before it is written: whatever becomes of that
-                self.led = self.led[0], decisions.round.number
-        if decisions.finishing is not None:
-            items[keys.FINISHING] = encode(decisions.finishing)
-        if probe is not None:
-            items[keys.PROBE] = encode(probe)
+                self.led = self.led[0], update.round.number
+        if update.finishing is not None:
+            items[keys.FINISHING] = encode(update.finishing)
+        if heartbeat is not None:
+            items[keys.PROBE] = encode(heartbeat)
         if progress:
             items[keys.PROGRESS] = progress.encode()
-        if decisions.notices:
-            items[keys.NOTICE] = encode(NodeNotice("; ".join(decisions.notices)))
-        self._neighbours.check(decisions.assignments)
+        if update.notices:
+            items[keys.NOTICE] = encode(NodeNotice("; ".join(update.notices)))
+        self._neighbours.check(update.assignments)
         if items:
             self._write(items)
-        if decisions.forget:
-            forgotten = [keys.NODES + node for node in decisions.forget]
+        if update.forget:
+            forgotten = [keys.NODES + node for node in update.forget]
             self._insist(lambda timeout: self._session.delete(forgotten, guard=self._key, timeout=timeout))
 
     def _insist(self, request: Callable[[float], T]) -> T:
-        with self._watchdog.asking():
+        with self._watchdog.turn(asks=True):
             return self._ask(request)
 
     def _ask(self, request: Callable[[float], T]) -> T:
@@ -325,7 +290,7 @@ class _Replaced(Exception):
 class CoordinatorWatchdog:
     """Watches the thread that enters ``turn``; calls ``on_stuck`` once if a turn takes longer than ``limit`` seconds.
 
-    Waiting for the service does not count (``asking``): a session that gets no answer ends by itself. ``on_stuck`` is
+    Waiting for the service does not count: a session that gets no answer ends by itself. ``on_stuck`` is
     called on the watchdog's thread with a sentence saying where the watched thread is, and may block. Thread-safe.
     """
 
@@ -340,23 +305,17 @@ class CoordinatorWatchdog:
         self._runtime.Thread(target=self._run, name="rdzv-leader-watchdog").start()
 
     @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
-        """A context for one turn of the loop, which may take at most ``limit`` seconds."""
-        self._watched = self._runtime.get_ident()
-        self._set_busy(True)
-        try:
-            yield
-        finally:
-            self._set_busy(False)
+    def turn(self, *, asks: bool = False) -> Iterator[None]:
+        """A context for one turn of the loop, which may take at most ``limit`` seconds.
 
-    @contextlib.contextmanager
-    def asking(self) -> Iterator[None]:
-        """A context within a turn, for waiting for an answer from the service."""
-        self._set_busy(False)
+        With ``asks``, within a turn: for waiting for an answer from the service.
+        """
+        self._watched = self._runtime.get_ident()
+        self._set_busy(not asks)
         try:
             yield
         finally:
-            self._set_busy(True)
+            self._set_busy(asks)
 
     def end(self) -> None:
         with self._changed:
@@ -384,9 +343,9 @@ class CoordinatorWatchdog:
     def _where(self) -> str:
         frame = sys._current_frames().get(self._watched)
         if frame is None:
-            return "it has just gone on"
+            return "it has just resumed"
         last = traceback.extract_stack(frame)[-1]
-        return f"it stands in {last.name} ({last.filename}, line {last.lineno})"
+        return f"it is stuck in {last.name} ({last.filename}, line {last.lineno})"
 
 
 class Neighbours:
@@ -406,8 +365,8 @@ class Neighbours:
             if len(nodes) > 1 and machine not in self._told and any(each.node_rank is None for each in nodes):
                 self._told.add(machine)
                 logger.warning(
-                    "nodes %s are agents on the same machine (%s). If that is meant, say so: "
-                    "--rdzv-conf allow_same_host=true, or give each its own --node-rank",
+                    "nodes %s run on the same machine (%s). If that is intended, set "
+                    "--rdzv-conf allow_same_host=true or give each node its own --node-rank",
                     " and ".join(f"{each.rank} (pid {each.pid})" for each in nodes),
                     ", ".join(sorted({each.host for each in nodes})),
                 )

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from rdzv_plugins.elastic.coordinator.placement import Place, Rules, in_words, place_of
+from msgspec import structs
+
+from rdzv_plugins.elastic.coordinator.placement import Place, PreviousAssignment, Rules, in_words, place_of, size_of
 from rdzv_plugins.elastic.keys import Assignment, Member
 from rdzv_plugins.plain_text import some
 from rdzv_plugins.rounds.settings_check import wanted
@@ -29,38 +31,40 @@ SETTLED_S = 30.0
 class MemberTable:
     """The members of a run, as the leader knows them. Not thread-safe. Times are the leader's own monotonic seconds."""
 
-    def __init__(self, max_nodes: int, duplicate: float, held: Mapping[str, Assignment]) -> None:
-        """``duplicate``: seconds for which two may claim one rank. ``held``: what earlier leaders have told nodes."""
-        self._max_nodes = max_nodes
+    def __init__(self, rules: Rules, held: Mapping[str, Assignment]) -> None:
+        """``held``: what earlier coordinators have told nodes."""
+        self._rules = rules
         self.members: dict[str, Member] = {}  # the living members, in order of arrival
         self.waiting: set[str] = set()  # members that wait for a round
         self.refused: set[str] = set()
         self.left_out: dict[str, float] = {}  # until when; of one that has to say something first, without an end
         self._late = {n: a.late_for for n, a in held.items() if a.left_out and a.late_for}
         """The rounds that late nodes have to leave behind first."""
-        self.pauses = Pauses()
-        self.claims = RankReservations(duplicate)
+        self.quarantine = Quarantine()
+        self._claims: dict[int, list[str]] = {}  # the nodes that were given a rank, in order of arrival
+        self.disputed: dict[int, float] = {}
+        """The ranks that are claimed twice, and for how long that is not overdue.
+
+        One of the two may be lost without that being known yet, for example when an agent was restarted at once.
+        """
         self._words: dict[str, Assignment] = {}
         self._spares: dict[str, str] = {n: a.spare for n, a in held.items() if a.spare}
         """What nodes that wait beside a round have been told."""
         self.notices: list[str] = []  # what people should know about nodes, since the last call of ``words``
 
-    def take(self, member: Member, now: float, number: int) -> bool:
-        """A member has come, or says something new about itself. False: it takes no part, and ``words`` says why.
-
-        ``number`` is that of the newest round that was begun.
-        """
-        node = member.node_id
+    def take(self, member: Member, now: float) -> bool:
+        """A member has come, or says something new about itself. False: it takes no part, and ``words`` says why."""
+        node, most = member.node_id, self._rules.max_nodes
         newcomer = node not in self.members
         if newcomer:
-            self.claims.add(member, now)
+            self._claim(member, now)
         self.members[node] = member
         if node in self.refused:
             return False
         if node in self.left_out:
             if member.last_round >= self._late.get(node, math.inf):  # it was late, and has come
                 del self._late[node]
-                self.left_out[node] = max(now, self.pauses.until(member))
+                self.left_out[node] = max(now, self.quarantine.until(member))
             return False
         if not newcomer:
             return True
@@ -68,10 +72,10 @@ class MemberTable:
             self.left_out[node] = math.inf
             return False
         self._late.pop(node, None)
-        if member.node_rank is not None and not 0 <= member.node_rank < self._max_nodes:
-            self.refuse(node, f"node rank {member.node_rank} is out of range for {self._max_nodes} nodes", number)
-        elif self.pauses.until(member) > now:
-            self.leave_out(node, "it has left several rounds soon after they began, and comes again too soon", number)
+        if member.node_rank is not None and not 0 <= member.node_rank < most:
+            self._refuse(node, f"node rank {member.node_rank} is out of range for {most} nodes")
+        elif self.quarantine.until(member) > now:
+            self.leave_out(node, "it has left several rounds soon after they began, and is back too soon")
         else:
             return True
         return False
@@ -84,8 +88,26 @@ class MemberTable:
             if node in self.refused:
                 self.refused.discard(node)
             else:
-                self.claims.remove(member)
+                self._release(member)
         return member
+
+    def _claim(self, member: Member, now: float) -> None:
+        if member.node_rank is None:
+            return
+        nodes = self._claims.setdefault(member.node_rank, [])
+        nodes.append(member.node_id)
+        if len(nodes) > 1:
+            self.disputed.setdefault(member.node_rank, now + self._rules.duplicate)
+
+    def _release(self, member: Member) -> None:
+        if member.node_rank is None:
+            return
+        nodes = self._claims[member.node_rank]
+        nodes.remove(member.node_id)
+        if len(nodes) < 2:
+            self.disputed.pop(member.node_rank, None)
+        if not nodes:
+            del self._claims[member.node_rank]
 
     def _takes_no_part(self, node: str) -> None:
         self.waiting.discard(node)
@@ -101,56 +123,69 @@ class MemberTable:
 
     def deadline(self) -> float | None:
         """When the next node may be let in, or the next double claim is overdue; None while there is neither."""
-        times = (*self.left_out.values(), *self.claims.until.values())
+        times = (*self.left_out.values(), *self.disputed.values())
         return min((at for at in times if at < math.inf), default=None)
 
     def is_awaited(self, node: str) -> bool:
+        """Whether it has not joined again; who is kept out need not."""
         return node not in self.waiting and node not in self.refused and node not in self.left_out
 
     @property
     def all_wait(self) -> bool:
         return len(self.waiting) + len(self.refused) + len(self.left_out) == len(self.members)
 
-    def count(self, without: int = 0) -> int:
-        """How many nodes wait, counting each rank once, minus ``without``."""
-        surplus = sum(len(self.claims.nodes[rank]) - 1 for rank in self.claims.until)
-        return len(self.waiting) - surplus - without
+    def count(self) -> int:
+        """How many nodes wait, counting each rank once."""
+        return len(self.waiting) - sum(len(self._claims[rank]) - 1 for rank in self.disputed)
 
-    def leave_out(self, node: str, why: str, number: int, *, silent_after: int | None = None) -> None:
+    def candidates(self, without: Collection[str] = ()) -> list[Member]:
+        """Those that wait, in order of arrival."""
+        willing = self.waiting.difference(without)
+        return [member for node, member in self.members.items() if node in willing]
+
+    def could_be(self, former: PreviousAssignment, without: Collection[str] = ()) -> int:
+        """How many nodes a round could have, from those that wait."""
+        rules, count = self._rules, self.count() - len(without)
+        most = min(count - count % rules.node_unit, rules.max_nodes)
+        if rules.min_per_domain == 1 or most < rules.min_nodes:
+            return most
+        return min(most, size_of(self.candidates(without), former, rules))
+
+    def leave_out(self, node: str, why: str, *, silent_after: int | None = None) -> None:
         """The others go on without the node for as long as its place has to wait.
 
         A node that was silent has to say something first, and to have left round ``silent_after`` behind.
         """
         member = self.members[node]
         self._takes_no_part(node)
-        self.left_out[node] = self.pauses.until(member)
+        self.left_out[node] = self.quarantine.until(member)
         if silent_after is not None:
             self.left_out[node], self._late[node] = math.inf, silent_after
-        self._words[node] = Assignment(number, left_out=why, late_for=silent_after or 0)
+        self._words[node] = Assignment(0, left_out=why, late_for=silent_after or 0)
         self.notices.append(f"{member.name} is left out for now: {why}")
 
-    def refuse(self, node: str, why: str, number: int) -> None:
+    def _refuse(self, node: str, why: str) -> None:
         """Refuse a node that cannot take part, now or later."""
-        self.claims.remove(self.members[node])
+        self._release(self.members[node])
         self._takes_no_part(node)
         self.refused.add(node)
-        self._words[node] = Assignment(number, refused=why)
+        self._words[node] = Assignment(0, refused=why)
         self.notices.append(f"{self.members[node].name} cannot take part: {why}")
 
-    def refuse_duplicates(self, now: float, places: Mapping[str, Assignment], number: int) -> None:
+    def refuse_duplicates(self, now: float, places: Mapping[str, Assignment]) -> None:
         """Refuse the second of two agents given one rank: both are heard of for longer than a loss takes to notice."""
-        for rank in [rank for rank, until in self.claims.until.items() if now >= until]:
-            nodes = list(self.claims.nodes[rank])
+        for rank in [rank for rank, until in self.disputed.items() if now >= until]:
+            nodes = list(self._claims[rank])
             holder = next((node for node in nodes if node in places), nodes[0])
             for node in nodes:
                 if node != holder:
-                    self.refuse(node, f"node rank {rank} is that of {self.members[holder].name}", number)
+                    self._refuse(node, f"node rank {rank} belongs to {self.members[holder].name}")
 
-    def tell_spare(self, node: str, why: str, number: int) -> None:
-        """Tell a node why it waits beside round ``number``, unless it has already been told."""
+    def tell_spare(self, node: str, why: str) -> None:
+        """Tell a node why it waits beside a round, unless it has already been told."""
         if self._spares.get(node) != why:
             self._spares[node] = why
-            self._words[node] = Assignment(number, spare=why)
+            self._words[node] = Assignment(0, spare=why)
 
     def place(self, nodes: Iterable[str]) -> None:
         """These nodes are to have places: what they were told as spares no longer holds."""
@@ -158,78 +193,49 @@ class MemberTable:
             if self._spares.pop(node, None) is not None:
                 self._words.pop(node, None)
 
-    def words(self) -> tuple[dict[str, Assignment], tuple[str, ...]]:
-        """What there is to tell nodes, and people, since the last call."""
-        words, notices = self._words, tuple(dict.fromkeys(self.notices))
+    def words(self, number: int) -> tuple[dict[str, Assignment], tuple[str, ...]]:
+        """What there is to tell nodes, and people, since the last call; the newest round begun is ``number``."""
+        words = {node: structs.replace(word, round=number) for node, word in self._words.items()}
+        notices = tuple(dict.fromkeys(self.notices))
         self._words, self.notices = {}, []
         return words, notices
 
-    def facts(self, rules: Rules, places: Mapping[str, Assignment], few: str) -> str:
+    def facts(self, places: Mapping[str, Assignment], few: str) -> str:
         """Returns, for example, ``1 of 2 nodes have joined (host a (pid 7)); missing: node rank 1``.
 
         ``places``: those of the last round. ``few``: why there are too few, if the minimum number is not the reason.
         Domains are named if there is more than one.
         """
-        members, most = self.members, rules.max_nodes
+        members, most = self.members, self._rules.max_nodes
         there = [member for node, member in members.items() if node in self.waiting]
         late = [member for node, member in members.items() if self.is_awaited(node)]  # still stopping their workers
         left_out = [member for node, member in members.items() if node in self.left_out]  # not waited for
         lost = [place for node, place in places.items() if node not in members]
         domains = {each.domain for nodes in (there, late, left_out) for each in nodes} | {each.domain for each in lost}
         several = len(domains) > 1
-        text = f"{len(there)} of {wanted(rules.min_nodes, most)} nodes have joined ({_names(there) or 'nobody'})"
+        text = f"{len(there)} of {wanted(self._rules.min_nodes, most)} nodes have joined ({_names(there) or 'nobody'})"
         if late:
             text += f"; missing: {some(each.name + (_of(each) if several else '') for each in late)}"
         elif len(there) < most:
-            unclaimed = [rank for rank in range(most) if rank not in self.claims.nodes]
-            if unclaimed and self.claims.nodes:  # otherwise no node was given a rank
+            unclaimed = [rank for rank in range(most) if rank not in self._claims]
+            if unclaimed and self._claims:  # otherwise no node was given a rank
                 text += f"; missing: node rank {ranks(unclaimed)}"
             elif lost:
                 was = (f"{each.host} (was node {each.rank}){_of(each) if several else ''}" for each in lost)
                 text += f"; missing: {some(was)}"
-        text += "".join(f"; {each}" for each in _of_domains(there, several, rules))
+        for each in _of_domains(there, several, self._rules):
+            text += f"; {each}"
         if few:
             text += f"; {few}"
         if left_out:
             text += f"; left out for now: {_names(left_out)}"
-        for rank in self.claims.until:
-            names = " and ".join(members[node].name for node in self.claims.nodes[rank])
+        for rank in self.disputed:
+            names = " and ".join(members[node].name for node in self._claims[rank])
             text += f"; the same node rank is claimed by {names}"
         return text
 
 
-class RankReservations:
-    """Which living nodes were given which rank. A rank may be claimed twice for ``patience`` seconds.
-
-    One of the two may be lost without that being known yet, for example when an agent was restarted at once.
-    """
-
-    def __init__(self, patience: float) -> None:
-        self._patience = patience
-        self.nodes: dict[int, list[str]] = {}  # in order of arrival
-        self.until: dict[int, float] = {}
-        """The ranks that are claimed twice, and for how long that is not overdue."""
-
-    def add(self, member: Member, now: float) -> None:
-        if member.node_rank is None:
-            return
-        nodes = self.nodes.setdefault(member.node_rank, [])
-        nodes.append(member.node_id)
-        if len(nodes) > 1:
-            self.until.setdefault(member.node_rank, now + self._patience)
-
-    def remove(self, member: Member) -> None:
-        if member.node_rank is None:
-            return
-        nodes = self.nodes[member.node_rank]
-        nodes.remove(member.node_id)
-        if len(nodes) < 2:
-            self.until.pop(member.node_rank, None)
-        if not nodes:
-            del self.nodes[member.node_rank]
-
-
-class Pauses:
+class Quarantine:
     """How long a place has to wait whose nodes have spoilt rounds. Times are as in ``MemberTable``."""
 
     def __init__(self) -> None:
@@ -246,15 +252,13 @@ class Pauses:
         place = place_of(member)
         settled = now - self._entered.pop(member.node_id, now) >= SETTLED_S
         times = 0 if settled else self._records.get(place, (0, now))[0]
-        self._records[place] = times + 1, now + _pause(times + int(lives))
+        steps = times + int(lives)
+        pause = min(_FIRST_PAUSE_S * 2.0 ** (steps - 1), _LONGEST_PAUSE_S) if steps else 0.0
+        self._records[place] = times + 1, now + pause
 
     def until(self, member: Member) -> float:
         """When its place may take part again."""
         return self._records.get(place_of(member), (0, -math.inf))[1]
-
-
-def _pause(times: int) -> float:
-    return min(_FIRST_PAUSE_S * 2.0 ** (times - 1), _LONGEST_PAUSE_S) if times else 0.0
 
 
 def ranks(numbers: Iterable[int]) -> str:
@@ -266,11 +270,6 @@ def ranks(numbers: Iterable[int]) -> str:
         else:
             runs.append([number, number])
     return some(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-
-
-def to_reach(members: Sequence[Member], world: int) -> str:
-    """Who has not dialled the workers' store yet."""
-    return f"{len(members)} of {world} nodes have still to reach the workers' store: {_names(members)}"
 
 
 def in_the_way(cannot: Sequence[Member], places: Sequence[Assignment]) -> dict[str, str]:
@@ -303,7 +302,7 @@ def _of_domains(there: Sequence[Member], several: bool, rules: Rules) -> Iterato
     if small := [name for name, count in domains.items() if count < least]:
         yield f"left out until {least} of its nodes are here (min_per_domain): {some(map(in_words, small))}"
     if len(there) % rules.node_unit:
-        yield f"a round has a multiple of {rules.node_unit} nodes (node_unit)"
+        yield f"a round needs a multiple of {rules.node_unit} nodes (node_unit)"
 
 
 def _of(node: Member | Assignment) -> str:

@@ -19,12 +19,12 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import itemgetter
 
 from msgspec import structs
 
-from rdzv_plugins.elastic.keys import Assignment, Member, Round
+from rdzv_plugins.elastic.keys import Assignment, Member
 from rdzv_plugins.endpoints import is_loopback_address
 
 
@@ -66,12 +66,12 @@ def largest(domains: Iterable[int], rules: Rules) -> int:
     return size
 
 
-def size_of(waiting: Iterable[Member], former: PreviousAssignment, rules: Rules) -> int:
+def size_of(waiting: Collection[Member], former: PreviousAssignment, rules: Rules) -> int:
     """How many nodes ``choose`` would return."""
     return largest(Counter(member.domain for member in _by_preference(waiting, former)).values(), rules)
 
 
-def choose(waiting: Iterable[Member], former: PreviousAssignment, rules: Rules) -> list[Member]:
+def choose(waiting: Collection[Member], former: PreviousAssignment, rules: Rules) -> list[Member]:
     """Choose the nodes of a round from those that wait, given in order of arrival; one for each given rank.
 
     Those of the previous round come first: a spare does not push out a node that was there.
@@ -94,7 +94,7 @@ def why_spare(member: Member, domains: Mapping[str, int], working: int, rules: R
         return f"all {rules.max_nodes} places are taken"
     unit = f"a multiple of {rules.node_unit} nodes (node_unit)" if rules.node_unit > 1 else ""
     least = f"at least {rules.min_per_domain} nodes of a domain (min_per_domain)" if rules.min_per_domain > 1 else ""
-    return f"a round has {' and '.join(filter(None, (unit, least)))}, and those that are here are too few for a larger"
+    return f"a round needs {' and '.join(filter(None, (unit, least)))}, and too few nodes are here for a larger one"
 
 
 def in_words(domain: str) -> str:
@@ -102,28 +102,25 @@ def in_words(domain: str) -> str:
     return f"domain {domain}" if domain else "no domain"
 
 
-def _by_preference(waiting: Iterable[Member], former: PreviousAssignment) -> list[Member]:
+def _by_preference(waiting: Collection[Member], former: PreviousAssignment) -> list[Member]:
     """Order the waiting nodes by preference, one for each given rank."""
-    stay: list[Member] = []
-    come: list[Member] = []
-    for member in waiting:
-        (come if former.own(member) is None else stay).append(member)
-    claimed: set[int] = set()
     missing = Counter(former.domains)
-    missing.subtract(member.domain for member in stay)
-    kinds: tuple[list[Member], list[Member]] = ([], [])  # those that replace one of their domain, and the rest
-    chosen: list[Member] = []
-    for member in (*stay, *come):
+    missing.subtract(member.domain for member in waiting if former.own(member) is not None)
+    stay: list[Member] = []
+    replace: list[Member] = []  # one of their own domain that is missing
+    come: list[Member] = []
+    claimed: set[int] = set()
+    for member in sorted(waiting, key=lambda member: former.own(member) is None):  # sorting is stable
         if member.node_rank is not None:
             if member.node_rank in claimed:
                 continue
             claimed.add(member.node_rank)
         if former.own(member) is not None:
-            chosen.append(member)
+            stay.append(member)
         else:
-            kinds[missing[member.domain] <= 0].append(member)
+            (replace if missing[member.domain] > 0 else come).append(member)
             missing[member.domain] -= 1
-    return [*chosen, *kinds[0], *kinds[1]]
+    return [*stay, *replace, *come]
 
 
 def _domains(sizes: Mapping[str, int], there: Mapping[str, int], size: int, least: int) -> Collection[str]:
@@ -139,34 +136,24 @@ def _domains(sizes: Mapping[str, int], there: Mapping[str, int], size: int, leas
         del others[bisect.bisect_left(others, sizes[name])]
         if have >= size and there.get(name, 0) < least:
             break
-        more = _fewest(others, size - have - sizes[name])
-        if (len(taken) + 1 + more) * least <= size:
+        reach = [0, *itertools.accumulate(reversed(others))]  # how many nodes the 0, 1, ... largest of them have
+        more = bisect.bisect_left(reach, size - have - sizes[name])
+        if more < len(reach) and (len(taken) + 1 + more) * least <= size:
             taken.add(name)
             have += sizes[name]
     return taken
 
 
-def _fewest(sizes: Sequence[int], wanted: int) -> float:
-    """The fewest domains, given by their sizes in ascending order, that have ``wanted`` nodes."""
-    for count, size in enumerate(reversed(sizes)):
-        if wanted <= 0:
-            return count
-        wanted -= size
-    return len(sizes) if wanted <= 0 else math.inf
-
-
 def _of_domains(preferred: Sequence[Member], domains: Collection[str], size: int, least: int) -> list[Member]:
     """The preferred nodes, with ``least`` of each of the ``domains``, and none of any other."""
-    lacking = dict.fromkeys(domains, least)
-    kept: set[str] = set()
+    seen: Counter[str] = Counter()
+    needed: list[str] = []
     others: list[str] = []
     for member in preferred:
-        if lacking.get(member.domain, 0) > 0:
-            lacking[member.domain] -= 1
-            kept.add(member.node_id)
-        elif member.domain in lacking:
-            others.append(member.node_id)
-    kept.update(others[: size - len(kept)])
+        if member.domain in domains:
+            seen[member.domain] += 1
+            (needed if seen[member.domain] <= least else others).append(member.node_id)
+    kept = {*needed, *others[: size - len(needed)]}
     return [member for member in preferred if member.node_id in kept]
 
 
@@ -196,12 +183,12 @@ class PreviousAssignment:
             self.starts.setdefault(each.domain, each.rank)
             self._by_place.setdefault(place_of(each), []).append(each.rank)
 
-    def own(self, member: Member) -> int | None:
-        """The rank that this very process had."""
+    def own(self, member: Member, free: Collection[int] | None = None) -> int | None:
+        """The rank that this very process had, if it is ``free``."""
         place = self.places.get(member.node_id)
-        return None if place is None else place.rank
+        return None if place is None or (free is not None and place.rank not in free) else place.rank
 
-    def of_place(self, member: Member, free: set[int]) -> int | None:
+    def of_place(self, member: Member, free: Collection[int]) -> int | None:
         """A free rank that another process in the same place had."""
         return next((rank for rank in self._by_place.get(place_of(member), ()) if rank in free), None)
 
@@ -225,7 +212,10 @@ def assign_ranks(members: Sequence[Member], former: PreviousAssignment, order: O
     free = [rank for rank in range(world) if rank not in places]
     wishes = _wishes(rest, former, set(free), order)
     for block, ranks in _blocks(rest, former, places, free, wishes):
-        places |= _within(block, former, ranks, wishes)
+        left_over = set(ranks)
+        back, others = _returning(block, former, left_over)
+        others.sort(key=lambda member: wishes[member.node_id])
+        places |= back | dict(zip(sorted(left_over), others, strict=True))
     return [places[rank] for rank in range(world)]
 
 
@@ -241,15 +231,12 @@ def _wishes(members: Sequence[Member], former: PreviousAssignment, free: set[int
     unplaced = [member for member in by_arrival if member.node_id in ids and member.node_rank is None]
     wanted = (order(unplaced) or ()) if len(unplaced) > 1 else ()
     positions = {node_id: position for position, node_id in enumerate(wanted)}
-    none = len(members)
-    return {
-        member.node_id: (
-            positions.get(member.node_id, none),
-            none if member.node_rank is None else member.node_rank,
-            arrival,
-        )
-        for arrival, member in enumerate(by_arrival)
-    }
+    last = len(members)
+    wishes: dict[str, Wish] = {}
+    for arrival, member in enumerate(by_arrival):
+        of_scheduler = last if member.node_rank is None else member.node_rank
+        wishes[member.node_id] = positions.get(member.node_id, last), of_scheduler, arrival
+    return wishes
 
 
 def _returning(
@@ -257,27 +244,19 @@ def _returning(
 ) -> tuple[dict[int, Member], list[Member]]:
     """The nodes that get back an old rank of theirs that is free, and the others. Takes those ranks out of ``free``."""
     places: dict[int, Member] = {}
-
-    def take(rank: int | None, member: Member) -> bool:
-        if rank is None or rank not in free:
-            return False
-        free.discard(rank)
-        places[rank] = member
-        return True
-
+    left = members
     # by id before by place: a node that has stayed is not pushed aside by one that comes to the same machine
-    left = [member for member in members if not take(former.own(member), member)]
-    return places, [member for member in left if not take(former.of_place(member, free), member)]
-
-
-def _within(
-    members: Sequence[Member], former: PreviousAssignment, ranks: Sequence[int], wishes: Mapping[str, Wish]
-) -> dict[int, Member]:
-    """Distribute these ranks among the nodes that share them."""
-    free = set(ranks)
-    places, left = _returning(members, former, free)
-    left.sort(key=lambda member: wishes[member.node_id])
-    return places | dict(zip(sorted(free), left, strict=True))
+    for old_rank in (former.own, former.of_place):
+        others: list[Member] = []
+        for member in left:
+            rank = old_rank(member, free)
+            if rank is None:
+                others.append(member)
+            else:
+                free.discard(rank)
+                places[rank] = member
+        left = others
+    return places, list(left)
 
 
 def _blocks(
@@ -330,105 +309,3 @@ def other_address(first: Member, chosen: list[Member], members: Collection[Membe
     served_there = any(each.serves and each.machine == first.machine for each in members)
     dialled = (each.dialled for each in chosen if served_there and not is_loopback_address(each.dialled))
     return next(dialled, first.public)
-
-
-@dataclass(frozen=True)
-class GateVerdict:
-    """A round that the service has forgotten, as its nodes tell of it."""
-
-    number: int
-    places: Mapping[str, Assignment] = field(default_factory=dict)  # of the nodes that are back
-    why_over: str = ""  # empty if it is whole, and goes on
-
-
-class Gate:
-    """A rule that not every job has: it is told what the leader hears, and asked before a round is begun.
-
-    Here it is no rule: nothing is in the way of any round. Not thread-safe.
-    """
-
-    def heard(self, member: Member, now: float) -> None:
-        """A member has come, or says something new about itself, or leaves."""
-
-    def accepted(self, member: Member, now: float) -> None:
-        """The same, of a member that is neither leaving, nor refused, nor left out."""
-
-    def gone(self, member: Member, *, done: bool) -> None:
-        """A member is lost or leaves; ``done``: because its workers have succeeded."""
-
-    def stays(self, node: str) -> None:
-        """A node that is a member here, or was until its end, takes part nowhere else any more."""
-
-    def begin(self, plan: Mapping[str, Assignment]) -> None:
-        """A round of these nodes is being formed from now on."""
-
-    def served(self, plan: Mapping[str, Assignment]) -> None:
-        """Its workers' store is served; the places say where."""
-
-    def declared(self, round_: Round, places: Mapping[str, Assignment]) -> bool:
-        """A round was declared; ``places``: those of the newest complete one. Returns whether the rule still holds."""
-        return True
-
-    def goes_on(self) -> None:
-        """Those that do not do their part are waited for no longer."""
-
-    @property
-    def knows(self) -> bool:
-        """Whether there was a round before, even if none was declared here."""
-        return False
-
-    @property
-    def awaits(self) -> bool:
-        """Whether nodes that have joined again still have something to do."""
-        return False
-
-    def found(self, now: float) -> GateVerdict | None:
-        """What has become of a round that the service has forgotten, once that can be said."""
-        return None
-
-    def stops(self) -> bool:
-        """Whether that is still to be waited for: the round being formed has to be given up."""
-        return False
-
-    def waits(self, waiting: Collection[str], members: Collection[str], now: float) -> bool:
-        """Whether it is too early to begin a round; ``waiting``: those of the ``members`` that wait for one."""
-        return False
-
-    def deadline(self, *, forming: bool) -> float | None:
-        """When to ask again at the latest. ``forming``: no round has been begun."""
-        return None
-
-    def facts(self) -> str:
-        """What people are told instead of who has joined, while that is not what counts."""
-        return ""
-
-    def judge(self, waiting: Sequence[Member], spares: int) -> tuple[str, Sequence[str]]:
-        """Why there can be no round of these, now or later, and what people should know about them.
-
-        ``spares``: how many of them it can do without.
-        """
-        return "", ()
-
-    def bars(self, member: Member) -> bool:
-        """Whether a round is formed without this member as long as the others are enough."""
-        return False
-
-    def former(self, known: PreviousAssignment, number: int, members: Mapping[str, Member]) -> PreviousAssignment:
-        """The ranks of the last round, of which ``known`` is heard here; ``number``: of the newest declared one."""
-        return known
-
-    def lacks(self, chosen: Collection[str], members: Collection[str]) -> str:
-        """Why these nodes, out of the members that live, may not form a round; empty if they may."""
-        return ""
-
-    def newest(self, members: Iterable[str]) -> int:
-        """The highest number that a round is known to have: the next one has a higher."""
-        return 0
-
-    def spoils(self, planned: Assignment) -> bool:
-        """Whether the round in which a node has this place has to be given up because of what it has said."""
-        return False
-
-    def has_reached(self, planned: Assignment) -> bool:
-        """Whether a node that says it has reached a round of that number means the one in which it has this place."""
-        return True

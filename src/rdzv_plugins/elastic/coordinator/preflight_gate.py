@@ -7,12 +7,13 @@ cannot be done without fails the round. No clock, no sockets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from rdzv_plugins.elastic.coordinator.placement import Gate
-from rdzv_plugins.elastic.keys import Assignment, CheckReport, Member, Round
+from rdzv_plugins.elastic.coordinator import gates
+from rdzv_plugins.elastic.coordinator.gates import Gate, Proposal
+from rdzv_plugins.elastic.keys import Member
 from rdzv_plugins.plain_text import some
 
 _COMPARED = 3  # how many nodes there have to be before one can be told from the others
@@ -28,15 +29,6 @@ class Judgement:
     fatal: str = ""  # why there can be no round
 
 
-class _Fault(NamedTuple):
-    broken: bool
-    member: Member
-    why: str
-
-    def __str__(self) -> str:
-        return f"{self.member.name} {self.why}"
-
-
 class Preflight(Gate):
     """What the checks of its nodes mean for a round, until it is over."""
 
@@ -48,87 +40,68 @@ class Preflight(Gate):
         self._to_retest: set[str] = set()
         """Who was left out of the round that is over, and has not tested itself again."""
 
-    def heard(self, member: Member, now: float) -> None:
-        if member.checked >= self._declared:
-            self._to_retest.discard(member.node_id)
-
-    def gone(self, member: Member, *, done: bool) -> None:
-        self._to_retest.discard(member.node_id)
-
-    def declared(self, round_: Round, places: Mapping[str, Assignment]) -> bool:
-        self._declared = round_.number
-        if round_.state == "over":
-            self._to_retest = {node for node in self._judged.left_out if node in self._members}
-            self._judged = Judgement()
-        return True
-
-    def goes_on(self) -> None:
-        self._to_retest.clear()
-
     @property
     def awaits(self) -> bool:
         return bool(self._to_retest)
 
-    def judge(self, waiting: Sequence[Member], spares: int) -> tuple[str, Sequence[str]]:
-        found, said = judge(waiting, self._factor, spares), self._judged
+    def observe(self, event: gates.GateEvent, now: float) -> bool:
+        match event:
+            case gates.MemberHeard(member) if member.checked >= self._declared:
+                self._to_retest.discard(member.node_id)
+            case gates.MemberGone(member):
+                self._to_retest.discard(member.node_id)
+            case gates.PatienceEnded():
+                self._to_retest.clear()
+            case gates.RoundDeclared(round_):
+                self._declared = round_.number
+                if round_.state == "over":
+                    self._to_retest = {node for node in self._judged.left_out if node in self._members}
+                    self._judged = Judgement()
+        return False
+
+    def review(self, proposal: Proposal) -> None:
+        found, said = judge(proposal.waiting, self._factor, proposal.spares), self._judged
         known = (*said.left_out.values(), *said.words)
+        proposal.notices = [word for word in (*found.left_out.values(), *found.words) if word not in known]
+        proposal.unfit, proposal.fatal = found.left_out.keys(), found.fatal
         self._judged = found
-        return found.fatal, [word for word in (*found.left_out.values(), *found.words) if word not in known]
-
-    def bars(self, member: Member) -> bool:
-        return bool(_broken([member])) or member.node_id in self._judged.left_out
 
 
-def judge(members: Sequence[Member], factor: float, spares: int) -> Judgement:
+def judge(members: Collection[Member], factor: float, spares: int) -> Judgement:
     """``factor``: how much worse than usual is slow. ``spares``: how many of ``members`` may be left out."""
     left_out: dict[str, str] = {}
-    kept: list[_Fault] = []
-    fatal: list[_Fault] = []
-    for fault in [*_broken(members), *_slow(members, factor)]:
-        node = fault.member.node_id
-        if node in left_out:
-            continue
-        if len(left_out) < spares:
-            left_out[node] = f"{fault}; it is left out until the round is over"
-        else:
-            (fatal if fault.broken else kept).append(fault)
+    kept: list[str] = []
+    fatal: list[str] = []
+    for faults, beyond_spares in ((_broken(members), fatal), (_slow(members, factor), kept)):
+        for member, why in faults:
+            if member.node_id in left_out:
+                continue
+            if len(left_out) < spares:
+                left_out[member.node_id] = f"{member.name} {why}; it is left out until the round is over"
+            else:
+                beyond_spares.append(f"{member.name} {why}")
     words = [f"{fault}; there is no spare for it" for fault in kept]
-    return Judgement(left_out, (*words, *_warnings(members)), "; ".join(map(str, fatal)))
+    return Judgement(left_out, (*words, *_warnings(members)), "; ".join(fatal))
 
 
-def _broken(members: Iterable[Member]) -> list[_Fault]:
-    return [
-        _Fault(True, member, f"{check.name} is broken: {check.text}")
-        for member in members
-        for check in member.checks
-        if check.verdict == "broken"
-    ]
+def _broken(members: Iterable[Member]) -> Iterator[tuple[Member, str]]:
+    for member in members:
+        for check in member.checks:
+            if check.verdict == "broken":
+                yield member, f"{check.name} is broken: {check.text}"
 
 
-def _slow(members: Iterable[Member], factor: float) -> list[_Fault]:
-    by_name: dict[str, list[tuple[Member, CheckReport, float]]] = {}
+def _slow(members: Iterable[Member], factor: float) -> Iterator[tuple[Member, str]]:
+    by_name: dict[str, list[tuple[float, Member, str]]] = {}
     for member in members:
         for check in member.checks:
             if check.value is not None:
-                by_name.setdefault(check.name, []).append((member, check, check.value))
-    return [
-        _Fault(False, member, f"is slow: {what} {value:.3g}{_unit(check)}, where {usual:.3g} is usual here")
-        for what, found in by_name.items()
-        if (usual := _usual([value for _, _, value in found])) is not None
-        for member, check, value in found
-        if value * factor < usual
-    ]
-
-
-def _usual(values: Sequence[float]) -> float | None:
-    """The median; None if there are too few values."""
-    import statistics  # slow to import, and needed only with --preflight
-
-    return statistics.median(values) if len(values) >= _COMPARED else None
-
-
-def _unit(check: CheckReport) -> str:
-    return f" {check.unit}".rstrip()
+                by_name.setdefault(check.name, []).append((check.value, member, f" {check.unit}".rstrip()))
+    for name, found in by_name.items():
+        usual = statistics.median(value for value, _, _ in found)
+        for value, member, unit in found:
+            if len(found) >= _COMPARED and value * factor < usual:
+                yield member, f"is slow: {name} {value:.3g}{unit}, where {usual:.3g} is usual here"
 
 
 def _warnings(members: Iterable[Member]) -> list[str]:

@@ -48,38 +48,17 @@ assumed: docs/internals/rendezvous.md. No clock, no sockets.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 
-from rdzv_plugins.elastic.coordinator.placement import Gate, PreviousAssignment
-from rdzv_plugins.elastic.keys import Assignment, EpochVote, Member, Round
-
-Which = tuple[int, int, str]
-"""A round, identified by its number, its size and its store."""
+from rdzv_plugins.elastic.coordinator import gates
+from rdzv_plugins.elastic.coordinator.gates import Gate, Places, Proposal, Wait
+from rdzv_plugins.elastic.coordinator.placement import PreviousAssignment
+from rdzv_plugins.elastic.keys import EpochVote, Member, Round, Which, seat_of
 
 
 def begun_at(mark: str) -> str:
-    """At which place, in which life of its service, the rounds with that mark (``Assignment.begun``) were begun."""
+    """At which place, in which life of its service, the rounds with that mark (``Assignment.epoch``) were begun."""
     return mark.partition(".")[0]
-
-
-def seat_of(place: Assignment, *, complete: bool) -> EpochVote:
-    """What a node carries as its place in a round."""
-    return EpochVote(place.round, place.rank, place.world, _where(place), complete)
-
-
-def seats_reached(seats: tuple[EpochVote, ...], place: Assignment) -> tuple[EpochVote, ...]:
-    """What a node carries once it is about to say that it has reached the store of ``place``."""
-    reached = any(which(each) == round_of(place) for each in seats)
-    return seats if reached else (*seats, seat_of(place, complete=False))
-
-
-def seats_complete(seats: tuple[EpochVote, ...], place: Assignment) -> tuple[EpochVote, ...]:
-    """What a node carries once it has heard that the round of ``place``, which it has reached, was complete.
-
-    Nothing before it binds. What the node has reached since does: then it has to go on from there, not in this round.
-    """
-    at = next((at for at, each in enumerate(seats) if which(each) == round_of(place)), -1)
-    return (seat_of(place, complete=True), *seats[at + 1 :])
 
 
 class Quorum(Gate):
@@ -88,7 +67,7 @@ class Quorum(Gate):
     def __init__(
         self,
         declared: Round,
-        places: Mapping[str, Assignment],
+        places: Places,
         here: str,
         *,
         window: float,
@@ -122,38 +101,30 @@ class Quorum(Gate):
         self._gather_by: float | None = None
         self._bind(declared, places)
 
-    def declared(self, round_: Round, places: Mapping[str, Assignment]) -> bool:
-        self._newest = round_.number
-        if round_.state == "complete":
-            self._bind(round_, places)
-        return True
+    def observe(self, event: gates.GateEvent, now: float) -> bool:
+        match event:
+            case gates.MemberHeard(member, takes_part):
+                self._hear(member, now)
+                return takes_part and self._spoils(member)
+            case gates.ProvedGone(node):
+                self._stays(node)
+            case gates.RoundPlanned(places):
+                heard = self._heard
+                self._brought = {node: frozenset(seat.which for seat in heard.get(node, ())) for node in places}
+            case gates.RoundDeclared(round_, places):
+                self._newest = round_.number
+                if round_.state == "complete":
+                    self._bind(round_, places)
+        return False
 
-    def _bind(self, declared: Round, places: Mapping[str, Assignment]) -> None:
+    def _bind(self, declared: Round, places: Places) -> None:
         """A round was complete here, with these places."""
         if declared.number:
-            self._declared = EpochVote(declared.number, -1, declared.world, _where(declared), True)
+            self._declared = declared.seat
             self._here = {node: seat_of(place, complete=True) for node, place in places.items()}
             self._stay = {node: None for node in self._stay if node in places}
 
-    def begin(self, plan: Iterable[str]) -> None:
-        self._brought = {node: frozenset(which(seat) for seat in self._heard.get(node, ())) for node in plan}
-
-    def spoils(self, planned: Assignment) -> bool:
-        """Whether the node has reached another round since the one in which it has this place was begun.
-
-        That one may have been complete, and was not counted. Rounds that were given up here never were.
-        """
-        brought = self._brought.get(planned.node_id, frozenset())
-        return any(
-            which(seat) not in brought and not self._was_never(seat.round, _mark_of(seat))
-            for seat in self._heard.get(planned.node_id, ())
-        )
-
-    def has_reached(self, planned: Assignment) -> bool:
-        """Whether the node carries this place: a number alone may be that of another round."""
-        return any(which(seat) == round_of(planned) for seat in self._heard.get(planned.node_id, ()))
-
-    def heard(self, member: Member, now: float) -> None:
+    def _hear(self, member: Member, now: float) -> None:
         self._heard[member.node_id] = member.votes
         known = [seat for seat in member.votes if seat.complete]
         if member.led is not None:
@@ -161,43 +132,41 @@ class Quorum(Gate):
             self._led[mark] = declared
         self._begun = self._begun or bool(known)
         if member.server >= 0 and known:
-            self._served.setdefault(which(known[0]), set()).add(member.server)
+            self._served.setdefault(known[0].which, set()).add(member.server)
         if member.leaving:
-            self.stays(member.node_id)
+            self._stays(member.node_id)
         counted = max(self._gathered, self._newest)
         if self._gather_by is None and any(seat.round > counted for seat in known):
             self._gather_by = now + self._window
 
-    def waits(self, waiting: Collection[str], members: Collection[str], now: float) -> bool:
-        """Whether nodes of a round that was declared elsewhere are still to come, and there is time."""
-        if self._gather_by is None:
-            return False
-        if now >= self._gather_by or self.all_come(waiting, members):
-            self._gather_by, self._gathered = None, self.last(members)
-            return False
-        return True
+    def _spoils(self, member: Member) -> bool:
+        """Whether the node has reached another round since the one was begun in which it has a place.
 
-    def deadline(self, *, forming: bool) -> float | None:
-        return self._gather_by if forming else None
+        That one may have been complete, and was not counted. Rounds that were given up here never were.
+        """
+        brought = self._brought.get(member.node_id)
+        return brought is not None and any(
+            seat.which not in brought and not self._was_never(seat) for seat in member.votes
+        )
 
-    def stays(self, node: str) -> None:
+    def _stays(self, node: str) -> None:
         if node in self._heard or node in self._here:
             self._stay[node] = None
 
-    def newest(self, members: Iterable[str]) -> int:
-        """The highest number of a round that any of ``members`` has reached, or that was declared here."""
-        return max((seat.round for seat in self._known(members)), default=0)
-
-    def last(self, members: Iterable[str]) -> int:
-        """The number of the newest round that any of ``members`` knows to have been complete, or that was so here."""
-        return max((seat.round for seat in self._known(members) if seat.complete), default=0)
-
     @property
-    def knows(self) -> bool:
-        """Whether a complete round is known of: there was one before."""
+    def knows_of_round(self) -> bool:
         return self._begun or self._declared is not None
 
-    def all_come(self, chosen: Collection[str], members: Collection[str]) -> bool:
+    def check(self, waiting: Collection[str], members: Collection[str], now: float) -> Wait | None:
+        """Whether nodes of a round that was declared elsewhere are still to come, and there is time."""
+        if self._gather_by is None:
+            return None
+        if now >= self._gather_by or self._all_come(waiting, members):
+            self._gather_by, self._gathered = None, self._last(members)
+            return None
+        return Wait(self._gather_by)
+
+    def _all_come(self, chosen: Collection[str], members: Collection[str]) -> bool:
         """Whether nobody is missing from the rounds that bind, except those that served the endpoint the others left.
 
         Such a node is not expected here soon: the others have left because they no longer hear from it.
@@ -206,79 +175,60 @@ class Quorum(Gate):
             len(votes | self._served.get(which, set())) >= which[1] for which, votes in self._votes(chosen, members)
         )
 
-    def lacks(self, chosen: Collection[str], members: Collection[str]) -> str:
-        if not self.last(members) and (self.knows or not self._first_here):
-            return "the job has begun, and nobody is here who was in a round of it: the others may go on elsewhere"
+    def objection(self, chosen: Collection[str], members: Collection[str]) -> str:
+        if not self._last(members) and (self.knows_of_round or not self._first_here):
+            return "the job has begun, and no node here was in one of its rounds: the others may continue elsewhere"
         for (number, world, _), votes in self._votes(chosen, members):
             if 2 * len(votes) < world or (2 * len(votes) == world and world - 1 not in votes):
                 return (
-                    f"more than half of the nodes of round {number} have to be here, as the others may go on "
-                    f"elsewhere: {len(votes)} of {world} are"
+                    f"more than half of the nodes of round {number} must be here, because the others may be continuing "
+                    f"elsewhere: {len(votes)} of {world} are here"
                 )
         return ""
 
-    def former(self, known: PreviousAssignment, number: int, members: Mapping[str, Member]) -> PreviousAssignment:
-        """According to the ``members`` themselves, if none was declared here that is newer than what they know."""
-        last = self.last(members)
-        if last < number:
-            return known
+    def review(self, proposal: Proposal) -> None:
+        """Nodes keep ranks that they themselves know of, if none was declared here that is newer."""
+        last = self._last(proposal.members)
+        if last < proposal.declared:
+            return
         places = {
             node: member.place_in(seat.round, seat.rank, seat.world)
-            for node, member in members.items()
+            for node, member in proposal.members.items()
             for seat in member.votes
             if seat.complete and seat.round == last
         }
         # not all nodes of a kept round may have been here when it was over: they say their places themselves
-        return PreviousAssignment(places | dict(known.places) if last == number else places)
+        known = proposal.former.places if last == proposal.declared else {}
+        proposal.former = PreviousAssignment({**places, **known})
+
+    def _last(self, members: Iterable[str]) -> int:
+        """The number of the newest round that any of ``members`` knows to have been complete, or that was so here."""
+        return max((seat.round for seat in self._known(members) if seat.complete), default=0)
 
     def _votes(self, chosen: Collection[str], members: Collection[str]) -> list[tuple[Which, set[int]]]:
         """The rounds that bind (the last complete one, and what may have been complete since), with the ranks here."""
-        last = self.last(members)
+        last = self._last(members)
         votes: dict[Which, set[int]] = {
-            which(seat): set()
+            seat.which: set()
             for seat in self._known(members)
-            if seat.round >= last
-            and seat.world > 0
-            and (seat.complete or not self._was_never(seat.round, _mark_of(seat)))
+            if seat.round >= last and seat.world > 0 and (seat.complete or not self._was_never(seat))
         }
         for node in dict.fromkeys((*chosen, *self._stay)):
-            for seat in self._seats(node):
-                if which(seat) in votes:
-                    votes[which(seat)].add(seat.rank)
+            for seat in (*self._heard.get(node, ()), *([self._here[node]] if node in self._here else [])):
+                if seat.which in votes:
+                    votes[seat.which].add(seat.rank)
         return sorted(votes.items(), reverse=True)
 
-    def _was_never(self, number: int, mark: str) -> bool:
-        """Whether a round is known never to have been complete, unless a node says that it was.
+    def _was_never(self, seat: EpochVote) -> bool:
+        """Whether its round is known never to have been complete, unless a node says that it was.
 
         It was begun here, and was not declared; or it was not by the node that began it.
         """
-        return (bool(self._at) and begun_at(mark) == self._at) or number > self._led.get(mark, number)
+        begun_here = bool(self._at) and begun_at(seat.mark) == self._at
+        return begun_here or seat.round > self._led.get(seat.mark, seat.round)
 
     def _known(self, members: Iterable[str]) -> Iterator[EpochVote]:
         if self._declared is not None:
             yield self._declared
         for node in dict.fromkeys((*members, *self._stay)):
             yield from self._heard.get(node, ())
-
-    def _seats(self, node: str) -> Iterator[EpochVote]:
-        yield from self._heard.get(node, ())
-        if node in self._here:
-            yield self._here[node]
-
-
-def _mark_of(seat: EpochVote) -> str:
-    return seat.where.rpartition(" ")[2]
-
-
-def _where(round_: Assignment | Round) -> str:
-    return f"{round_.master_addr} {round_.master_port} {round_.epoch}"
-
-
-def which(seat: EpochVote) -> Which:
-    """The round that the seat is a place in."""
-    return seat.round, seat.world, seat.where
-
-
-def round_of(place: Assignment) -> Which:
-    """The round that it is a place in."""
-    return place.round, place.world, _where(place)

@@ -10,15 +10,15 @@ no sockets.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
-from rdzv_plugins.elastic.coordinator.placement import Gate, GateVerdict
-from rdzv_plugins.elastic.coordinator.quorum import Which, round_of, which
-from rdzv_plugins.elastic.keys import Assignment, Member, Round
+from rdzv_plugins.elastic.coordinator import gates
+from rdzv_plugins.elastic.coordinator.gates import ForgottenRound, Gate, Wait
+from rdzv_plugins.elastic.keys import Assignment, Member, Which
 
 
 class RoundRecovery(Gate):
-    """What a leader has heard while no round is declared. Not thread-safe. Times are the leader's own."""
+    """What a leader has heard while no round is declared: from then on the service knows, and this gate goes."""
 
     def __init__(self, window: float, begun: Mapping[str, Assignment], *, one_place: bool) -> None:
         """``window``: how long the nodes that are back wait for the rest; no session outlives its service by that much.
@@ -35,25 +35,24 @@ class RoundRecovery(Gate):
         self._waits = False
         """The nodes of a round may still come, or work."""
         self._late = False
+        self._why = ""  # why the round cannot be whole
         self._left = 0
         self._anew = self._server = self._gone = ""
         self._number = 0  # the newest round that any member has heard of
 
-    @property
-    def _places(self) -> dict[str, Assignment]:
-        """The places of the newest round of the nodes that are back, by node; empty if others were given its number."""
-        if any(place.round == self._number for place in self._of_others()):
-            return {}
-        return {node: place for node, place in self._kept.items() if place.round == self._number}
+    def observe(self, event: gates.GateEvent, now: float) -> bool:
+        match event:
+            case gates.MemberHeard(member, takes_part=True):
+                self._hear(member, now)
+            case gates.MemberGone(member, done):
+                place = self._kept.get(member.node_id)
+                if place is not None and not (done and member.finished_round == place.round):
+                    self._gone = member.name
+            case gates.RoundPlanned(places):  # as far as is known, nobody here has kept one
+                self._begun.update(places)
+        return False
 
-    def newest(self, members: Iterable[str]) -> int:
-        """A service that has lost its memory numbers on from what its members were in, even if they have not left."""
-        return self._number
-
-    def deadline(self, *, forming: bool) -> float | None:
-        return self._until if self._waits else None
-
-    def accepted(self, member: Member, now: float) -> None:
+    def _hear(self, member: Member, now: float) -> None:
         node, kept = member.node_id, member.kept
         if kept is not None and kept.node_id == node and kept.is_place:
             if not self._kept:
@@ -74,57 +73,6 @@ class RoundRecovery(Gate):
         if self._number and self._until is None:
             self._until = now + self._window
 
-    def gone(self, member: Member, *, done: bool) -> None:
-        place = self._kept.get(member.node_id)
-        if place is not None and not (done and member.finished_round == place.round):
-            self._gone = member.name
-
-    def begin(self, plan: Mapping[str, Assignment]) -> None:
-        """A round was begun: as far as is known, nobody here has kept one."""
-        self._begun.update(plan)
-
-    def served(self, plan: Mapping[str, Assignment]) -> None:
-        self._begun.update(plan)
-
-    def declared(self, round_: Round, places: Mapping[str, Assignment]) -> bool:
-        return False  # from now on the service knows
-
-    def found(self, now: float) -> GateVerdict | None:
-        self._late = self._late or (self._until is not None and now >= self._until)
-        in_time = self._until is not None and not self._late
-        if not self._kept:  # called with each batch of news: nothing that takes longer with more nodes
-            self._waits = in_time and (self._number > self._left or not self._all_accounted())
-            return None
-        places = self._places
-        why_over = self._why_over(list(places.values()))
-        if why_over:
-            self._waits = in_time and not self._all_accounted()
-        else:
-            is_whole = bool(places) and len(places) == next(iter(places.values())).world
-            self._waits = in_time and not is_whole
-            why_over = "" if is_whole else f"{self._how_many()} nodes came back within {self._window:g} s"
-        return None if self._waits else GateVerdict(self._number, places, why_over)
-
-    def stops(self) -> bool:
-        return self._waits
-
-    def waits(self, waiting: Collection[str], members: Collection[str], now: float) -> bool:
-        return self._waits
-
-    def facts(self) -> str:
-        if not self._waits:
-            return ""
-        if self._kept and (why := self._why_over(list(self._places.values()))):
-            return (
-                f"the rendezvous has lost its memory, and {why}: the next round begins when all nodes of round "
-                f"{self._number} are back, or can no longer be at work, within {self._window:g} s"
-            )
-        back = ", ".join(sorted(each.name for each in self._places.values()))
-        return (
-            f"the rendezvous has lost its memory: {self._how_many()} nodes of round {self._number} are back"
-            f"{f' ({back})' if back else ''}"
-        )
-
     def _account(self, member: Member) -> None:
         """A member's place in the newest round is accounted for: the member is here."""
         for seat in member.votes:
@@ -132,7 +80,32 @@ class RoundRecovery(Gate):
                 continue
             for rank in (seat.rank, member.server):
                 if 0 <= rank < seat.world:
-                    self._accounted.setdefault(which(seat), set()).add(rank)
+                    self._accounted.setdefault(seat.which, set()).add(rank)
+
+    def check(self, waiting: Collection[str], members: Collection[str], now: float) -> Wait | ForgottenRound | None:
+        if self._until is None:
+            return None
+        self._late = self._late or now >= self._until
+        if not self._kept:  # called with each batch of news: nothing that takes longer with more nodes
+            is_open = self._number > self._left or not self._all_accounted()
+            self._waits = is_open and not self._late
+            return Wait(self._until, gives_up=True) if self._waits else None
+        places = self._places
+        self._why = self._why_over(list(places.values()))
+        is_whole = bool(places) and len(places) == next(iter(places.values())).world
+        is_open = not self._all_accounted() if self._why else not is_whole
+        self._waits = is_open and not self._late
+        if self._waits:
+            return Wait(self._until, gives_up=True)
+        too_few = "" if is_whole else f"{self._how_many()} nodes came back within {self._window:g} s"
+        return ForgottenRound(self._number, places, self._why or too_few)
+
+    @property
+    def _places(self) -> dict[str, Assignment]:
+        """The places of the newest round of the nodes that are back, by node; empty if others were given its number."""
+        if any(place.round == self._number for place in self._of_others()):
+            return {}
+        return {node: place for node, place in self._kept.items() if place.round == self._number}
 
     def _all_accounted(self) -> bool:
         """Whether no node of the newest round may still be working somewhere else."""
@@ -149,13 +122,9 @@ class RoundRecovery(Gate):
         def belongs(node: str, place: Assignment) -> bool:  # an earlier leader has told it again
             if node in self._kept:
                 return self._kept[node] == place
-            return place.rank not in ranks and any(round_of(place) == round_of(each) for each in kept)
+            return place.rank not in ranks and any(place.which == each.which for each in kept)
 
         return [place for node, place in self._begun.items() if not belongs(node, place)]
-
-    def _how_many(self) -> str:
-        places = list(self._places.values())
-        return f"{len(places)} of {places[0].world}" if places else "none of the"
 
     def _why_over(self, places: list[Assignment]) -> str:
         if self._anew:
@@ -165,12 +134,30 @@ class RoundRecovery(Gate):
         if self._gone:
             return f"{self._gone} was lost"
         if self._server:
-            return f"the node that served it was lost, and {self._server} has come"
+            return f"the node that served it was lost, and {self._server} serves now"
         if any(place.round >= self._number for place in self._of_others()):
-            return "another one was begun"
-        if not all(round_of(each) == round_of(places[0]) for each in places):
+            return "another round was begun"
+        if not all(each.which == places[0].which for each in places):
             return "its nodes do not agree on it"
         ranks = {each.rank for each in places}
         if len(ranks) < len(places) or not ranks <= set(range(places[0].world if places else 0)):
             return "two of its nodes claim one rank"
         return ""
+
+    def _how_many(self) -> str:
+        places = list(self._places.values())
+        return f"{len(places)} of {places[0].world}" if places else "none of the"
+
+    def facts(self) -> str:
+        if not self._waits:
+            return ""
+        if self._why:
+            return (
+                f"the rendezvous has lost its memory, and {self._why}: the next round begins when all nodes of round "
+                f"{self._number} are back or can no longer be working, within {self._window:g} s"
+            )
+        back = ", ".join(sorted(each.name for each in self._places.values()))
+        return (
+            f"the rendezvous has lost its memory: {self._how_many()} nodes of round {self._number} are back"
+            f"{f' ({back})' if back else ''}"
+        )
