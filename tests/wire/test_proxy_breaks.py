@@ -149,28 +149,6 @@ def test_nobody_reads_what_is_old_while_it_breaks(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("request_", [wire.get(KEY), wire.keyed(wire.WAIT, [KEY])], ids=["get", "wait"])
-def test_an_answer_that_was_sent_again_is_not_kept(root: StoreServer, relay: Relay, request_: bytes) -> None:
-    """The break has lost it; when it comes again, the key has another value, and nobody was asked to give it up."""
-    # a writer waits for half of the grace; in the rest of it the break has to be mended
-    with Node(relay.port, grace=8.0) as node, crowd(node.port, 2) as (asking, reader), wire.Raw(root.port) as writer:
-        for turn in range(2):
-            writer.do(wire.set_(KEY, b"old") + wire.set_(b"/held", b"old"))
-            assert reader.get(b"/held") == b"old"
-            relay.break_after(0, upward=False)
-            asking.send(request_)
-            eventually(lambda: relay.broken, node.proxy.stats)
-            # this waits until nothing counts any more that the proxy was ever given to hold; what follows does not
-            writer.do(wire.set_(b"/held", b"new") + wire.set_(KEY, b"new"))
-            relay.mend()
-            asking.send(wire.queue_len(wire.NO_QUEUE))
-            answer = asking.fence()
-            assert answer in [text + wire.i64(0) for text in (wire.text(b"old"), wire.text(b"new"), wire.STOP_WAITING)]
-            assert reader.get(KEY) == b"new", turn
-        assert node.proxy.lost == ""
-
-
-@pytest.mark.thorough
 def test_half_open_break(root: StoreServer, relay: Relay) -> None:
     """The root has seen the end of the connection, the proxy not yet: the writer waits until it must have."""
     with Node(relay.port, grace=8.0) as node, crowd(node.port, 2) as readers, wire.Raw(root.port) as writer:
