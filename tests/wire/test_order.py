@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 from kits.eventually import eventually
+from kits.relay import Relay
 from kits.wire import wire_client as wire
 from kits.wire.attack_kit import ServerProcess, standing, stopped
 from kits.wire.proxy_kit import Node, crowd, expect_requests
-from kits.wire.relay import Relay
 from kits.wire.store_servers import Server, running
 from kits.wire.unix_kit import Reached, moved, reached
 from torch.distributed import PrefixStore, TCPStore

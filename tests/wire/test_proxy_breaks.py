@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 from kits.eventually import eventually
+from kits.relay import Relay
 from kits.wire import wire_client as wire
 from kits.wire.attack_kit import Workers
 from kits.wire.histories import Operation, anything, recorded, violations, what_is_kept
 from kits.wire.proxy_kit import Node, crowd, expect_requests, silent, trunks
-from kits.wire.relay import Relay
 from kits.wire.trunk_peer import FORWARD, OK, RECALL, RECEIVED, TAKEN, answer, attached, frame
 from kits.wire.wire_client import PATIENCE, Closed, Raw, get, set_
 
@@ -41,7 +41,7 @@ def test_breaks_at_any_byte_lose_and_repeat_nothing(root: StoreServer, way: tupl
         with Workers(node.port, name=b"worker") as workers:
             workers.advance(3)
             for _ in range(15):
-                relay.break_after(dice.randrange(3000), upward=dice.random() < 0.5)
+                relay.break_after(dice.randrange(3000), answers=dice.random() < 0.5)
                 eventually(lambda: relay.broken, root.stats)
                 neighbours.advance(1)
                 direct.advance(1)
@@ -117,8 +117,8 @@ def disturbed(relay: Relay, node: Node, how: str, record: Callable[[], list[Oper
             getattr(relay, how)()
             stopping.wait(0.02)
             relay.mend()
-            served = relay.passed[False] + 500
-            eventually(lambda served=served: stopping.is_set() or relay.passed[False] > served, node.proxy.stats)
+            served = relay.passed[True] + 500
+            eventually(lambda served=served: stopping.is_set() or relay.passed[True] > served, node.proxy.stats)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()

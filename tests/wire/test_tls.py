@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 from kits.eventually import eventually
+from kits.relay import Relay
 from kits.wire import proof_kit as proofs
 from kits.wire import wire_client as wire
 from kits.wire.attack_kit import Workers
 from kits.wire.proof_kit import MINE, OTHER, RUN
 from kits.wire.proxy_kit import Node
-from kits.wire.relay import Relay
 from kits.wire.tls_kit import Issued
 
 from rdzv_plugins.coordination import Event

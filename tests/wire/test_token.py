@@ -11,12 +11,12 @@ from contextlib import closing
 
 import pytest
 from kits.eventually import eventually
+from kits.relay import Relay
 from kits.wire import proof_kit as proofs
 from kits.wire import wire_client as wire
 from kits.wire.attack_kit import Workers
 from kits.wire.proof_kit import KEY, MINE, OTHER, RUN
 from kits.wire.proxy_kit import Node
-from kits.wire.relay import Relay
 from kits.wire.session_peers import answering
 
 from rdzv_plugins.endpoints import Endpoint
