@@ -1,4 +1,4 @@
-"""Jobs at a real etcd: longer leases, variables, and what etcd refuses.
+"""Jobs at a real etcd: variables, and what etcd refuses.
 
 Sessions at an etcd are in tests/etcd, rendezvous and launches in the conformance suite.
 """
