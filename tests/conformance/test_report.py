@@ -73,7 +73,6 @@ class TestIt(SomeTheme): ...
 
 def test_of_no_theme(): ...
 '''
-HANGS = "\n\nTestIt.test_that_hangs = lambda self, harness: threading.Event().wait()\n"
 SUITE = version("rdzv-plugins")
 COUNTS = """\
   theme         passed  failed    gaps skipped
@@ -122,22 +121,6 @@ def test_table_and_json_of_a_run(tmp_path: Path, processes: list[str]) -> None:
     for words in ("again > last", "does not hold", "7 > 7", "test_it.py, line "):
         assert words in tests["test_that_says_nothing"]["message"]
     assert tests["test_of_several[1]"]["promise"] == "Each of them passes"
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("limit", "said"),
-    [
-        ("--conformance-timeout=10 -p xdist -n1", "it is over its limit of 10 s, in "),
-        ("-p pytest_timeout --timeout=10 --timeout-method=signal", "Timeout (>10.0s) from pytest-timeout"),
-    ],
-    ids=["xdist", "alarm of somebody else"],
-)
-def test_limit_in_the_tests_of_a_plugin(tmp_path: Path, limit: str, said: str) -> None:
-    code, text, _ = run_suite(tmp_path, TESTS + HANGS, "-k", "hangs or passes", *limit.split())
-    assert code == 1, text
-    assert said in text
-    assert re.search(r"^=* ?1 failed, 1 passed", text, re.MULTILINE), text
 
 
 def test_themes_may_be_chosen_and_other_tests_stay(tmp_path: Path) -> None:

@@ -177,12 +177,3 @@ def test_nothing_is_found_in_a_right_backend(tmp_path: Path, toy: str, theme: st
     assert passed >= least
     assert f"  {theme:<12}{passed:>8}{0:>8}{gaps:>8}\n" in checked.text
     assert f"  verdict: conforms in what was tried: {theme}" in checked.text
-
-
-def test_gaps_are_what_a_backend_need_not_offer(tmp_path: Path) -> None:
-    checked = check(tmp_path, "state-right", "plugin")
-    checked.must_pass()
-    assert checked.names("gap") == {"test_nobody_at_the_endpoint"}  # it is a directory: nobody need be there
-    checked = check(tmp_path, "coordination-right", "moves")
-    checked.must_pass()
-    assert len(checked.names("gap")) == 2

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from kits.etcd.etcd_kit import Cluster, Tls, Users, etcd
-from kits.etcd.failover_kit import PREFIX, Observed, SessionAt, home, lead
+from kits.etcd.failover_kit import PREFIX, Observed, home, lead
 from kits.eventually import eventually
 
 from rdzv_plugins.kit.security import Security
-from rdzv_plugins.testing.parts import LONG, keys_of
+from rdzv_plugins.testing.parts import LONG
 
 T = LONG
 
@@ -76,44 +75,6 @@ def test_it_waits_for_a_quorum_and_is_the_same_session_then(three: Cluster, obse
         asked.result(T)
     subject.session.delete(["no"], timeout=T)  # it may have come to be later
     subject.check()
-
-
-@pytest.mark.thorough
-def test_a_counter_of_all_counts_each_step_once_while_members_go(three: Cluster, session_at: SessionAt) -> None:
-    """Compare-and-put by four sessions: a step that was done and not reported, or reported and undone, would show."""
-    stop = threading.Event()
-    sessions = [session_at(three.endpoints) for _ in range(4)]
-    steps = [0] * 4
-    sessions[0].create("counter", b"0", timeout=T)
-
-    def count(number: int) -> None:
-        while not stop.is_set():
-            ((counter, *_), _) = sessions[number].list("counter", timeout=LONG)
-            following = {"counter": b"%d" % (int(counter.value) + 1)}
-            if sessions[number].put(following, guard=counter, timeout=LONG) is not None:
-                steps[number] += 1
-
-    def all_count_on() -> None:
-        since = list(steps)
-        eventually(
-            lambda: any(each.done() for each in counting) or all(map(int.__gt__, steps, since)),
-            lambda: f"{since} {steps}",
-        )
-
-    with ThreadPoolExecutor(4) as pool:
-        counting = [pool.submit(count, number) for number in range(4)]
-        try:
-            for member in three.members:
-                for go, come in ((member.kill, member.restart), (member.stop, member.cont)):
-                    go()
-                    all_count_on()
-                    come()
-                    three.wait_quorum()
-        finally:
-            stop.set()
-        for each in counting:
-            each.result(LONG)
-    assert keys_of(sessions[0]) == {"counter": b"%d" % sum(steps)}
 
 
 @pytest.mark.thorough

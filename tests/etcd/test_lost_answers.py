@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from kits.etcd.etcd_kit import Cluster
-from kits.etcd.etcd_relay import HoldingRelay
 from kits.etcd.failover_kit import SessionAt, home, path_of
 from kits.eventually import eventually
+from kits.relay import Relay
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.coordination import KeyValue, Session
@@ -27,7 +27,7 @@ class TwoWays:
 
     session: Session
     losses: Losses
-    used: HoldingRelay
+    used: Relay
     other: Session
 
     def ask(self, call: Callable[[], Any], meanwhile: Callable[[], object] = lambda: None) -> Any:
@@ -36,7 +36,7 @@ class TwoWays:
         ``meanwhile`` is what somebody else does after etcd has done it, and before it is asked again.
         """
         with ThreadPoolExecutor(1) as pool:
-            self.used.hold_answers()
+            self.used.hold_after(0, answers=True)
             asking = pool.submit(call)
             eventually(lambda: self.now("k"), lambda: "it was never done")
             meanwhile()
@@ -54,8 +54,8 @@ def ways(single: Cluster) -> Iterator[TwoWays]:
     """Both ways lead to the same member."""
     losses = Losses()
     with (
-        HoldingRelay(single.endpoints[0]) as first,
-        HoldingRelay(single.endpoints[0]) as second,
+        Relay(single.endpoints[0].port) as first,
+        Relay(single.endpoints[0].port) as second,
         closing(EtcdCoordination([first.endpoint, second.endpoint], "run")) as backend,
         closing(EtcdCoordination(single.endpoints, "run")) as beside,
     ):
@@ -102,8 +102,8 @@ def test_a_way_that_breaks_at_any_byte(single: Cluster, answers: bool) -> None:
     while has_broken:
         after += 331
         losses, recorder = Losses(), Recorder()
-        with HoldingRelay(single.endpoints[0]) as relay:
-            relay.break_once(answers=answers, after=after)
+        with Relay(single.endpoints[0].port) as relay:
+            relay.cut_after(after, answers=answers)
             backend = EtcdCoordination([relay.endpoint], "run")
             session = opened(backend, LONG, losses)
             done, guard = session.create("k", b"1", ephemeral=True, timeout=T)
@@ -113,7 +113,7 @@ def test_a_way_that_breaks_at_any_byte(single: Cluster, answers: bool) -> None:
             deleted = session.delete(["k", "other"], guard=KeyValue("k", b"2", changed), timeout=T)
             told = recorder.take(5)
             backend.close()
-            has_broken = relay.has_broken
+            has_broken = relay.is_free
         assert (done, deleted) == (True, True), after
         assert told == [("k", b"1"), ("k", b"2"), ("other", b""), ("k", None), ("other", None)], after
         assert [each.revision for each in recorder.events[1:3]] == [changed, changed], after

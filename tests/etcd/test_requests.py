@@ -8,9 +8,9 @@ from contextlib import closing
 
 import pytest
 from kits.etcd.etcd_kit import Cluster
-from kits.etcd.etcd_relay import HoldingRelay
 from kits.etcd.failover_kit import SessionAt
 from kits.eventually import eventually
+from kits.relay import Relay
 
 from rdzv_plugins.backends.etcd.coordination import EtcdCoordination
 from rdzv_plugins.coordination import Session
@@ -68,19 +68,19 @@ def test_a_guard_that_changes_in_between_stops_the_rest(single: Cluster, session
         session.put(dict.fromkeys(names, b""), timeout=T)
     _, guard = session.create("guard", b"", timeout=T)
     with (
-        HoldingRelay(single.endpoints[0]) as relay,
+        Relay(single.endpoints[0].port) as relay,
         ThreadPoolExecutor(1) as pool,
         closing(EtcdCoordination([relay.endpoint], "run")) as held_up_backend,
     ):
         held_up = opened(held_up_backend)
-        relay.hold_requests(after=1_000_000)  # the first part, of 128 operations, and a bit
+        relay.hold_after(1_000_000, answers=False)  # the first part, of 128 operations, and a bit
         ask: Callable[..., object] = held_up.put if what == "put" else held_up.delete
         asking = pool.submit(ask, dict.fromkeys(names, b""), guard=guard, timeout=LONG)
         relay.wait_held()
         changed = len(names) if what == "delete" else 0
         eventually(lambda: len(session.list("0", timeout=T)[0]) != changed, lambda: "no part has arrived")
         session.put({"guard": b"changed"}, timeout=T)
-        relay.release()
+        relay.mend()
         assert asking.result(LONG) is (None if what == "put" else False)
         left = sorted(each.key for each in session.list("0", timeout=T)[0])
         assert left == (names[: len(left)] if what == "put" else names[len(names) - len(left) :]), "no gaps"

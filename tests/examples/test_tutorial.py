@@ -11,33 +11,26 @@ from kits import ROOT
 from kits.examples.tutorial_kit import NOT_OF_A_PAGE, Shell, do, environment, files, read_page, write
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
-PAGES = {
-    "rdzv-file": read_page(ROOT / "docs/plugins/tutorial.md"),
-}
-"""By the example that they write."""
-PARTS = [(example, part) for example, page in PAGES.items() for part in dict.fromkeys(block.heading for block in page)]
+PAGE = read_page(ROOT / "docs/plugins/tutorial.md")
+EXAMPLE = "rdzv-file"
+"""Which it writes."""
 
 
 @pytest.fixture(scope="module")
-def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[Shell, Path]]]:
-    """Of each page a shell in an environment where this project is installed, and the directory in which it began."""
-    found = {}
-    for example in PAGES:
-        env = environment(tmp_path_factory.mktemp(example) / "env")
-        begin = env.parent / "reader"
-        begin.mkdir()
-        found[example] = Shell(env, begin).__enter__(), begin
-    yield found
-    for shell, _ in found.values():
-        shell.__exit__(None, None, None)
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Shell, Path]]:
+    """A shell in an environment where this project is installed, and the directory in which it began."""
+    env = environment(tmp_path_factory.mktemp(EXAMPLE) / "env")
+    begin = env.parent / "reader"
+    begin.mkdir()
+    with Shell(env, begin) as shell:
+        yield shell, begin
 
 
-@pytest.mark.parametrize("example", PAGES)
-def test_the_files_of_the_page_are_those_of_the_example(example: str, tmp_path: Path) -> None:
-    for block in PAGES[example]:
+def test_the_files_of_the_page_are_those_of_the_example(tmp_path: Path) -> None:
+    for block in PAGE:
         if block.file:
             write(block, tmp_path)
-    theirs = ROOT / "examples" / example
+    theirs = ROOT / "examples" / EXAMPLE
     assert files(tmp_path) - NOT_OF_A_PAGE == files(theirs) - NOT_OF_A_PAGE
     for file in files(tmp_path) - NOT_OF_A_PAGE:
         assert (tmp_path / file).read_text() == (theirs / file).read_text(), file
@@ -48,12 +41,12 @@ def test_a_coordination_backend_is_as_short_as_the_kit_promises() -> None:
     assert sum(len((package / name).read_text().splitlines()) for name in ("__init__.py", "client.py")) <= 250
 
 
-@pytest.mark.parametrize(("example", "part"), PARTS)
-def test_the_page_shows_what_is_shown(example: str, part: str, readers: dict[str, tuple[Shell, Path]]) -> None:
+@pytest.mark.parametrize("part", dict.fromkeys(block.heading for block in PAGE))
+def test_the_page_shows_what_is_shown(part: str, reader: tuple[Shell, Path]) -> None:
     """In the order of the page: each part goes on where the one before has ended."""
-    shell, begin = readers[example]
-    for block in PAGES[example]:
+    shell, begin = reader
+    for block in PAGE:
         if block.heading == part:
-            do(block, shell, begin / example)
-            if (begin / example).exists():
-                shutil.copy(ROOT / "examples" / example / "LICENSE", begin / example)
+            do(block, shell, begin / EXAMPLE)
+            if (begin / EXAMPLE).exists():
+                shutil.copy(ROOT / "examples" / EXAMPLE / "LICENSE", begin / EXAMPLE)

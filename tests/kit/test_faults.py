@@ -11,22 +11,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from kits.etcd.etcd_relay import HoldingRelay
 from kits.eventually import eventually
-from kits.hooked_relay import HookedRelay
 from kits.kit.kit_parts import T, backend_at, listening, refused, session_at
+from kits.relay import Relay
 from rdzv_http.client import HttpClient
 
 from rdzv_plugins.clock import now
 from rdzv_plugins.coordination import EndsSessions, Event, KeyValue, Session
-from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, BrokenPlugin, ConnectionLost, EndpointUnreachable
 from rdzv_plugins.kit import client as client_module
 from rdzv_plugins.kit import coordination, loop
 from rdzv_plugins.kit import session as session_module
 from rdzv_plugins.testing import ServerProcess
 from rdzv_plugins.testing.parts import Losses, Recorder, frozen, keys_of, opened
-from rdzv_plugins.testing.relay import Relay
 
 TTL = 2
 SHORT = 1.0
@@ -178,7 +175,7 @@ def test_nobody_listens(server: ServerProcess) -> None:
 
 def test_connections_that_break_are_made_again(server: ServerProcess) -> None:
     told = Recorder()
-    with Relay("127.0.0.1", server.port) as relay, session_at(relay.port) as (session, losses):
+    with Relay(server.port) as relay, session_at(relay.port) as (session, losses):
         session.watch("", told, timeout=T)
         for count in range(5):
             relay.cut()
@@ -249,20 +246,20 @@ def test_a_write_of_which_the_answer_is_lost(server: ServerProcess, client: type
     """It is done once; where that cannot be known, whoever asked is told so, and looks."""
     client.renewed.clear()
     with (
-        HoldingRelay(Endpoint("127.0.0.1", server.port)) as relay,
-        session_at(relay.endpoint.port, client=client) as (session, _),
+        Relay(server.port) as relay,
+        session_at(relay.port, client=client) as (session, _),
         session_at(server.port) as (other, _),
     ):
         _, guard = session.create("k", b"", timeout=T)
         assert client.renewed.wait(T)  # what is asked next is asked here
-        relay.break_once(answers=True, after=0)
+        relay.cut_after(0, answers=True)
         if client.repeats_writes:
             revision = session.put({"k": b"mine"}, guard=guard, timeout=T)
         else:
             with pytest.raises(TimeoutError):
                 session.put({"k": b"mine"}, guard=guard, timeout=T)
             revision = None
-        assert relay.has_broken
+        assert relay.is_free
         (mine,), _ = other.list("k", timeout=T)
         assert (mine.value, revision) == (b"mine", mine.revision if client.repeats_writes else None)
         assert session.put({"k": b"next"}, guard=mine, timeout=T), "the next one is done as ever"
@@ -280,7 +277,7 @@ def test_a_watch_whose_changes_are_forgotten_compares_what_is_there(server: Serv
     """Where it does not know what was there before, it may have missed an event: the session ends."""
     told = Recorder()
     with (
-        HookedRelay("127.0.0.1", server.port) as relay,
+        Relay(server.port) as relay,
         session_at(relay.port) as (session, losses),
         session_at(relay.port) as (late, late_losses),
         session_at(server.port) as (other, _),

@@ -69,14 +69,6 @@ def test_it_says_what_it_has_written_and_what_comes_next(
 
 
 @pytest.mark.thorough
-def test_a_state_backend_passes_its_own_tests(shell: Shell) -> None:
-    found = results(shell, "foo")
-    assert {test["outcome"] for test in found.values()} == {"passed", "gap"}, found
-    assert {name.partition(":")[0] for name in found} == {"plugin", "backend"}
-    assert found["backend: test_a_token_is_good_for_one_write"]["outcome"] == "passed"
-
-
-@pytest.mark.thorough
 def test_a_coordination_backend_is_complete_but_for_its_service(shell: Shell) -> None:
     found = results(shell, "my-store --kind coordination --directory ./another")
     failed = {name: test["message"] for name, test in found.items() if test["outcome"] == "failed"}

@@ -133,13 +133,6 @@ def test_flood_is_shown_whole_and_in_order(cluster: Cluster, floods: Path) -> No
 
 
 @pytest.mark.thorough
-def test_reader_that_does_not_read_keeps_no_worker_and_no_launcher_waiting(cluster: Cluster, floods: Path) -> None:
-    reader, writer = os.pipe()
-    with open(reader, "rb"), open(writer, "wb") as stdout:
-        assert b"--tee" in run(cluster, "--tee=1", "--log-dir=logs", floods, stdout=stdout).stderr
-
-
-@pytest.mark.thorough
 def test_standard_output_that_does_not_block_gets_every_line(tmp_path: Path) -> None:
     """As a program that shares it leaves it; its reader is slower than who writes."""
     script = "from rdzv_launcher.console import open_standard_streams as opened\nopened()\n"

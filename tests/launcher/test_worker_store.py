@@ -166,19 +166,6 @@ def test_workers_mix_and_one_whose_socket_cannot_be_used_says_so_in_a_line() -> 
     assert nobody in line
 
 
-@pytest.mark.thorough
-@by_tiered
-def test_torchs_debug_server_shows_the_ranks_and_the_keys_of_all_nodes(meeting: Meeting) -> None:
-    """It finds all ranks by the store at MASTER_ADDR: here their node's proxy."""
-    job = Job(meeting, 2, script="debugged.py", args=(free_port(),), nproc=2)
-    nodes = [job.node(0), job.node(1)]
-    assert [node.wait() for node in nodes] == [0, 0], outputs(nodes)
-    (shown,) = [report for node in nodes for report in node.reports()]
-    written = dict(re.findall(r"^ *(\S*debug_server\S*): .*(http://[^&']+)", shown["tcpstore"], re.MULTILINE))
-    assert len(written) == 4, shown["tcpstore"]
-    assert all(f"Rank {rank}: {written[key]}" in shown["stacks"] for rank, key in enumerate(sorted(written)))
-
-
 COMMAND = "torch_npu_run --rdzv_backend=parallel --master_addr=$MASTER_IP_ADDR --master_port=$MASTER_PORT"
 SINGLE = f"{COMMAND} --nnodes=1 --nproc_per_node=8 ddp_test.py"
 TIERED = (

@@ -126,42 +126,6 @@ def test_variables_arguments_files_and_lines_are_torchruns(tmp_path: Path) -> No
         assert ("<trainer 1 1 ${what}> says 1 1 pear" in ours.said(stream)) == (stream == "stdout")
 
 
-@pytest.mark.thorough
-def test_run_path_runs_records_and_prints_as_under_torchrun(tmp_path: Path) -> None:
-    """One worker that raises, with a virtual local rank, under a scheduler that wants an error file."""
-    arguments = ["--run-path", "--log-dir=logs", "--tee=3", "--virtual-local-rank", WORKERS / "raises.py", "said"]
-    torchs, ours = ran = both(
-        tmp_path,
-        [*arguments, "--lr", "0.1"],
-        TORCHELASTIC_ERROR_FILE="scheduler.json",
-        CUDA_VISIBLE_DEVICES="3, 5",
-        TORCHELASTIC_TIMER_FILE="timer",
-    )
-    told = [json.loads((each.directory / "said/started.json").read_text()) for each in ran]
-    theirs, own = (each.pop("environ") for each in told)
-    assert told[0] == told[1]
-    assert (told[1]["name"], told[1]["argv"][1:]) == ("__main__", ["said", "--lr", "0.1"])
-    assert_variables_are_alike(theirs, own)
-    assert (own["LOCAL_RANK"], own["CUDA_VISIBLE_DEVICES"]) == ("0", "3")
-    for file, code in (("logs", None), ("scheduler.json", 1)):
-        found = []
-        for each in ran:
-            path = each.run_directory / "attempt_0/0/error.json" if file == "logs" else each.directory / file
-            message = json.loads(path.read_text())["message"]
-            info = message.pop("extraInfo")
-            assert int(info.pop("timestamp")) > 0
-            assert info.pop("py_callstack").splitlines()[-1] == "KeyError: 'a fault on purpose'"
-            found.append((message, info))
-        assert found[0] == found[1]
-        assert found[0][0].get("errorCode") == code
-    assert [each.code for each in ran] == [1, 1]
-    assert ours.files() == torchs.files()
-    assert ours.said("stdout") == torchs.said("stdout") == ["[default0]:says a line"]
-    # there the agent prints what a worker has raised, here the worker does
-    assert "[default0]:KeyError: 'a fault on purpose'" in ours.stderr.splitlines()
-    assert "KeyError: 'a fault on purpose'" in torchs.stderr
-
-
 LOGS = """
 import json
 import os

@@ -156,7 +156,7 @@ DEFECTS = (
         _SUPERVISOR + "supervisor.py",
         "if unanswered >= SILENT_S:",
         "if False:",
-        "test_a_supervisor_that_stands_still_is_ended",
+        "test_workers_end_with_their_supervisor_and_are_restarted_by_another_or_the_job_ends",
     ),
     Defect(
         "a supervisor lost in a start is an error",
@@ -172,7 +172,7 @@ DEFECTS = (
         _ELASTIC + "handler.py",
         "                self._wait_declared()",
         "                pass",
-        "test_a_leader_that_leaves_says_why_before_it_goes",
+        "test_a_node_that_leaves_says_why_though_it_is_heard_late",
     ),
     Defect(
         "what was under way revives the dead",

@@ -349,17 +349,29 @@ class Packets(Descriptor):
                 self.peer.changed()
 
 
-class Poll:
-    """``select.poll``."""
+class Poller:
+    """What waits for descriptors, each for some events. Errors and hang-ups are always told."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._watched: dict[int, tuple[Descriptor, int]] = {}
         self._polling: list[Thread] = []
 
+    def wake(self) -> None:
+        self._kernel.network.scheduler.wake_all(self._polling)
+
+    def _ready(self) -> list[tuple[int, int]]:
+        always = select.EPOLLERR | select.EPOLLHUP
+        found = ((fd, each.events() & (mask | always)) for fd, (each, mask) in self._watched.items())
+        return [(fd, events) for fd, events in found if events]
+
+
+class Poll(Poller):
+    """``select.poll``."""
+
     def register(self, fd: int | Descriptor, mask: int = select.POLLIN | select.POLLOUT) -> None:
         number = fd if isinstance(fd, int) else fd.fileno()
-        self._watched[number] = self._kernel.open[number], mask | select.POLLERR | select.POLLHUP
+        self._watched[number] = self._kernel.open[number], mask
 
     def poll(self, milliseconds: float | None = None) -> Sequence[tuple[int, int]]:
         scheduler = self._kernel.network.scheduler
@@ -381,20 +393,13 @@ class Poll:
         if watched is not None and self in watched.pollers:
             watched.pollers.remove(self)
 
-    def wake(self) -> None:
-        self._kernel.network.scheduler.wake_all(self._polling)
 
-    def _ready(self) -> list[tuple[int, int]]:
-        return [(fd, found) for fd, (each, mask) in self._watched.items() if (found := each.events() & mask)]
-
-
-class Epoll(Descriptor):
+class Epoll(Poller, Descriptor):
     """``select.epoll``."""
 
     def __init__(self, kernel: Kernel) -> None:
-        super().__init__(kernel)
-        self._watched: dict[int, tuple[Descriptor, int]] = {}
-        self._polling: list[Thread] = []
+        Descriptor.__init__(self, kernel)
+        Poller.__init__(self, kernel)
 
     def register(self, fd: int, mask: int) -> None:
         watched = self._kernel.open[fd]
@@ -423,14 +428,6 @@ class Epoll(Descriptor):
 
     def events(self) -> int:
         return select.EPOLLIN if self._ready() else 0
-
-    def wake(self) -> None:
-        self._kernel.network.scheduler.wake_all(self._polling)
-
-    def _ready(self) -> list[tuple[int, int]]:
-        always = select.EPOLLERR | select.EPOLLHUP
-        found = ((fd, each.events() & (mask | always)) for fd, (each, mask) in self._watched.items())
-        return [(fd, events) for fd, events in found if events]
 
 
 class Kernel:

@@ -16,7 +16,6 @@ from typing import Any
 from rdzv_plugins.kvstore.tcpstore import wire
 from simulation.kernel import Kernel, Socket
 from simulation.network import End
-from simulation.scheduler import Process
 
 _GREETING = bytes((wire.VALIDATE,)) + struct.pack("=I", 0x3C85F7CE)
 _MOST = 1 << 63
@@ -226,10 +225,6 @@ class StoreServers:
 
     def __call__(self, *, listen_fd: int, name: str = "default", **_: object) -> StoreServer:
         return StoreServer(self, listen_fd, name)
-
-    def of(self, process: Process) -> list[Keyspace]:
-        """The open stores that a process serves."""
-        return [each for _, each in self.opened if each.is_open and each._process is process]
 
 
 def _number(text: bytes) -> int:

@@ -140,10 +140,18 @@ def test_a_session_that_ends_has_the_workers_killed_before_others_begin() -> Non
 
 
 @pytest.mark.parametrize("restarts", [0, 1])
-def test_workers_end_with_their_supervisor_and_are_restarted_by_another_or_the_job_ends(restarts: int) -> None:
+@pytest.mark.parametrize("happens", ["is killed", "stands still"])
+def test_workers_end_with_their_supervisor_and_are_restarted_by_another_or_the_job_ends(
+    restarts: int, happens: str
+) -> None:
+    """One that stands still, and is not stopped, hangs in the kernel, or in a fault of ours: it is ended."""
     job = working(options=Options(max_restarts=restarts))
     supervisor = job[1].machine.supervisor
-    job.lose_supervisor(job[1], lambda: job.processes.signal(supervisor.entry, Signals.SIGKILL))
+    if happens == "is killed":
+        job.lose_supervisor(job[1], lambda: job.processes.signal(supervisor.entry, Signals.SIGKILL))
+    else:
+        job.lose_supervisor(job[1], lambda: job.scheduler.freeze(supervisor.process))
+    job.until(lambda: not supervisor.entry.lives, 15.0)
     job.run()
     assert job.codes == ([0, 0] if restarts else [137, 137])
     assert job.restarts[1] == restarts
@@ -158,17 +166,6 @@ def test_a_supervisor_that_was_stopped_by_a_signal_is_told_to_go_on() -> None:
     job.run()
     assert job.codes == [0, 0]
     assert job.restarts == [0, 0]
-
-
-@pytest.mark.parametrize("restarts", [0, 1])
-def test_a_supervisor_that_stands_still_is_ended(restarts: int) -> None:
-    """It is not stopped: it hangs in the kernel, or in a fault of ours."""
-    job = working(options=Options(max_restarts=restarts))
-    supervisor = job[1].machine.supervisor
-    job.lose_supervisor(job[1], lambda: job.scheduler.freeze(supervisor.process))
-    job.until(lambda: not supervisor.entry.lives, 15.0)
-    job.run()
-    assert job.codes == ([0, 0] if restarts else [137, 137])
 
 
 def test_a_standstill_of_agent_and_supervisor_is_not_blamed_on_the_supervisor() -> None:

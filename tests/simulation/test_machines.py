@@ -1,11 +1,8 @@
-"""The simulated machines are as real ones: clock and threads, processes and signals, network and sockets."""
+"""What no simulated job would show: who is dead has no effect, errors are kept, and what was sent arrives."""
 
 from __future__ import annotations
 
 import errno
-import os
-import select
-import socket
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -42,12 +39,6 @@ class World(Machines):
     def settle(self, seconds: float = 5.0) -> None:
         self.run(lambda: self.scheduler.sleep(seconds), process=self.scheduler.process("observer"))
 
-    def at(self, seconds: float, happens: Callable[[], object]) -> None:
-        self.scheduler.at(1000.0 + seconds, happens)
-
-    def signal(self, seconds: float, number: Signals) -> None:
-        self.at(seconds, lambda: self.processes.signal(self.entry, number))
-
 
 @pytest.fixture
 def world() -> Iterator[World]:
@@ -81,17 +72,6 @@ def test_a_killed_process_has_no_more_effect(world: World) -> None:
     assert world.noted == [(1.0, "works"), (2.0, "works")]
 
 
-def test_a_frozen_process_does_nothing_and_time_goes_on(world: World) -> None:
-    def works() -> None:
-        for _ in range(3):
-            world.runtime.sleep(1.0)
-            world.note("works")
-
-    world.at(1.5, lambda: world.scheduler.freeze(world.client))
-    world.at(11.5, lambda: world.scheduler.thaw(world.client))
-    assert world.run(works) == [(1.0, "works"), (11.5, "works"), (12.5, "works")]
-
-
 def test_who_waits_for_ever_is_named(world: World) -> None:
     with pytest.raises(Stuck, match="client/thread 0"):
         world.run(lambda: world.runtime.Event().wait())
@@ -115,48 +95,8 @@ def test_a_handler_runs_where_the_main_thread_waits_and_the_wait_goes_on(world: 
         world.runtime.sleep(10.0)
         world.note("slept")
 
-    world.signal(3.0, Signals.SIGTERM)
+    world.scheduler.at(1003.0, lambda: world.processes.signal(world.entry, Signals.SIGTERM))
     assert world.run(main) == [(3.0, Signals.SIGTERM), (10.0, "slept")]
-
-
-def test_a_stopped_process_takes_its_signals_when_it_goes_on(world: World) -> None:
-    def main() -> None:
-        inbox = world.runtime.SimpleQueue()
-        world.runtime.signal(Signals.SIGTERM, lambda number, _: inbox.put(number))
-        world.note(inbox.get(timeout=10.0))  # the handler brings what its own thread waits for
-
-    world.signal(1.0, Signals.SIGSTOP)
-    world.signal(2.0, Signals.SIGTERM)
-    world.signal(5.0, Signals.SIGCONT)
-    assert world.run(main) == [(5.0, Signals.SIGTERM)]
-
-
-def test_a_child_is_a_zombie_until_its_parent_has_waited_for_it(world: World) -> None:
-    child = world.processes.add(world.entry.pid, command="child")
-    world.at(1.0, lambda: world.processes.end(child, 3 << 8))
-
-    def main() -> None:
-        runtime = world.runtime
-        assert runtime.waitpid(child.pid, os.WNOHANG) == (0, 0)
-        runtime.sleep(2.0)
-        assert world.processes.look(child.pid).lives is False
-        assert runtime.waitpid(child.pid, os.WNOHANG) == (child.pid, 3 << 8)
-        with pytest.raises(ChildProcessError):
-            runtime.waitpid(child.pid, os.WNOHANG)
-
-    world.run(main)
-
-
-def test_orphans_go_to_the_next_process_above_that_adopts_them(world: World) -> None:
-    world.entry.reaps = True
-    parent = world.processes.add(world.entry.pid, command="parent")
-    child, bound = (world.processes.add(parent.pid, command=name) for name in ("child", "bound"))
-    below = world.processes.add(child.pid, command="grandchild")
-    bound.dies_with_parent = Signals.SIGKILL
-    world.processes.signal(parent, Signals.SIGKILL)
-    found = {each.pid: each.lives for each in world.processes.children(world.entry.pid)}
-    assert found == {parent.pid: False, child.pid: True, bound.pid: False}
-    assert {each.pid for each in world.processes.descendants([world.entry.pid])} == {child.pid, below.pid}
 
 
 # The network
@@ -223,34 +163,6 @@ def pair(world: World) -> tuple[Socket, Socket]:
     return ends[0], ends[1]
 
 
-def test_bytes_go_both_ways_until_an_end(world: World) -> None:
-    client, server = pair(world)
-    assert client.getpeername() == ("server", PORT)
-    assert server.getpeername() == client.getsockname()
-    world.run(lambda: [client.send(b"he"), client.sendall(b"llo")])
-    world.settle()
-
-    def serves() -> None:
-        assert [server.recv(4), server.recv(4)] == [b"hell", b"o"]
-        server.settimeout(1.0)
-        with pytest.raises(TimeoutError):
-            server.recv(4)
-        server.setblocking(False)
-        with pytest.raises(BlockingIOError):
-            server.recv(4)
-        server.close()
-
-    world.run(serves, process=world.server)
-    world.settle()
-
-    def hears() -> None:
-        assert client.recv(4) == b""
-        with pytest.raises(BrokenPipeError):
-            client.send(b"more")
-
-    world.run(hears)
-
-
 def test_a_refusal_comes_at_once_and_silence_does_not(world: World) -> None:
     def dials() -> None:
         with pytest.raises(OSError) as refused:  # noqa: PT011
@@ -284,39 +196,3 @@ def test_a_killed_process_leaves_an_end_or_a_reset(world: World, unread: bool) -
             assert client.recv(1) == b""
 
     world.run(hears)
-
-
-def test_epoll_tells_of_connections_bytes_and_events(world: World) -> None:
-    listener, kernel = listening(world), world.kernel
-
-    def serves() -> None:
-        epoll, wake = kernel.epoll(), kernel.eventfd(0)
-        epoll.register(listener.fileno(), select.EPOLLIN)
-        epoll.register(wake, select.EPOLLIN)
-        assert epoll.poll(0.5) == []
-        assert epoll.poll(60.0) == [(listener.fileno(), select.EPOLLIN)]
-        connection, _ = listener.accept()
-        epoll.register(connection.fileno(), select.EPOLLIN)
-        assert epoll.poll(60.0) == [(connection.fileno(), select.EPOLLIN)]
-        assert connection.recv(9) == b"x"
-        kernel.eventfd_write(wake, 1)
-        assert epoll.poll(0) == [(wake, select.EPOLLIN)]
-        assert kernel.eventfd_read(wake) == 1
-        assert epoll.poll(0) == []
-        epoll.unregister(connection.fileno())
-        world.note("served")
-
-    server = world.scheduler.spawn(world.server, "main", serves)
-
-    def dials() -> None:
-        world.scheduler.sleep(2.0)
-        made, epoll = kernel.socket(kind=socket.SOCK_STREAM | socket.SOCK_NONBLOCK), kernel.epoll()
-        assert made.connect_ex(("server", PORT)) == errno.EINPROGRESS
-        epoll.register(made.fileno(), select.EPOLLIN | select.EPOLLOUT)
-        assert epoll.poll(5.0) == [(made.fileno(), select.EPOLLOUT)]
-        assert made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
-        made.send(b"x")
-
-    world.run(dials)
-    world.scheduler.run(lambda: server.done, 60.0)
-    assert heard(world) == ["served"]

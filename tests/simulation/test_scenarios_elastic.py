@@ -124,16 +124,6 @@ def test_who_comes_when_the_job_is_about_to_end_comes_too_late(seed: int) -> Non
     assert ends(world.run()) == ["done", "done", "NotNeeded"]
 
 
-def test_nothing_is_requested_at_rest(seed: int) -> None:
-    world = World(seed, 5, 2, 4, Work(seconds=1000.0))
-    world.after(60.0)
-    assert sum(each.works for each in world.nodes) == 4
-    asked = dict(world.service.asked)
-    world.after(600.0)
-    assert dict(world.service.asked) == asked
-    world.close()
-
-
 def test_requests_of_a_node_do_not_depend_on_how_many_there_are(seed: int) -> None:
     def most(nodes: int) -> int:
         world = World(seed, nodes, work=LONG)
@@ -153,14 +143,6 @@ def test_given_ranks_are_honoured(seed: int) -> None:
         world.add(rank=rank)
     world.run()
     assert ranks(world) == [2, 0, 1]
-
-
-def test_two_nodes_with_one_rank_are_not_both_taken(seed: int) -> None:
-    world = World(seed, 0, 2, 2, last_call_timeout=1.0)
-    for rank in (0, 1, 1):
-        world.add(rank=rank).hindered = True
-    world.run()
-    assert sorted(ends(world)) == ["SettingsDiffer", "done", "done"]
 
 
 def test_a_node_that_stood_still_returns_with_its_rank(seed: int) -> None:
@@ -330,17 +312,6 @@ def test_a_replacement_takes_the_rank_of_the_node_that_was_lost(seed: int) -> No
     world.run()
 
 
-def test_rank_0_that_is_lost_is_followed_by_a_node_that_serves_a_store_of_its_own(seed: int) -> None:
-    world = World(seed, 3, 2, 3, LONG)
-    at_work(world)
-    root = next(each for each in world.nodes if each.place is not None and each.place.rank == 0)
-    troubles.crash(world, root)
-    rest = world.goes_on_without(root)
-    (store,) = {each.places[-1].store for each in rest}
-    assert store != root.places[0].store
-    world.run()
-
-
 def test_a_job_that_is_told_to_end_ends_everywhere(seed: int) -> None:
     world = World(seed, 3, work=LONG)
     at_work(world)
@@ -382,14 +353,3 @@ def test_nodes_that_cannot_reach_each_other_fail_together_by_name(seed: int) -> 
         assert "cannot reach" in str(each.error)
         assert each.ended_at is not None
         assert each.ended_at < 60.0
-
-
-def test_a_leader_that_leaves_says_why_before_it_goes(seed: int) -> None:
-    world = World(seed, 3, 2, 3, LONG)
-    at_work(world)
-    leader = world.leader
-    troubles.leave(world, leader, "it is preempted")
-    rest = world.goes_on_without(leader)
-    for each in rest:
-        assert any(who == each.name and "it is preempted" in " ".join(what) for _, who, what in world.story)
-    world.run()

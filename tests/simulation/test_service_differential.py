@@ -22,8 +22,12 @@ from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.server import StoreServer
+from simulation.machines import Machines
+from simulation.scheduler import Process
+from simulation.service import Service
 from simulation.sessions import Coordination
-from simulation.test_service import World
+from simulation.sessions import Session as Simulated
+from simulation.threads import Threads
 
 KEYS = ("a/1", "a/2", "a/3", "b/1", "b/2")
 PREFIXES = ("", "a/", "b/", "a/2", "c/")
@@ -38,6 +42,25 @@ Command = tuple[str, int, tuple[Any, ...]]
 Answers = list[Any]
 Wait = Callable[[Callable[[], bool]], object]
 """Waits until that is so."""
+
+
+class World(Machines):
+    """A service, and processes that use it."""
+
+    def __init__(self, seed: int = 1, *, by_connection: bool = True) -> None:
+        super().__init__(seed)
+        self.threads = Threads(self.scheduler)
+        self.service = Service(self.network, by_connection=by_connection)
+
+    def open(self) -> Simulated:
+        return Coordination(self.service, self.threads).open_session(TTL, on_lost=lambda _: None, timeout=T)
+
+    def run(self, does: Callable[[], object], process: Process | None = None) -> None:
+        """Until a thread of that process has done it."""
+        thread = self.scheduler.spawn(process or self.scheduler.process("client"), "main", does)
+        self.scheduler.run(lambda: thread.done or bool(self.scheduler.failed), 3600.0)
+        for _, error in self.scheduler.failed:
+            raise error
 
 
 def history_of(seed: int) -> list[Command]:
@@ -268,3 +291,30 @@ def test_histories_are_answered_alike(seeds: Sequence[int], native: StoreServer,
         served = NativeCoordination(Endpoint("127.0.0.1", native.port), run, name="parallel", who="it")
         assert really(served, history, stays=stays) == of_connections, f"seed {seed}: native"
         assert really(EtcdCoordination([etcd], run), history, stays=stays) == of_leases, f"seed {seed}: etcd"
+
+
+def test_over_another_connection_a_watch_misses_nothing_that_is_compacted_and_requests_are_asked_again() -> None:
+    world, told, written = World(by_connection=False), list[Event](), list[int | None]()
+    mine, other, session = world.scheduler.process("mine"), world.scheduler.process("other"), list[Simulated]()
+
+    def begin() -> None:
+        session.append(world.open())
+        session[0].put({"x/stays": b"1", "x/goes": b"1"}, timeout=T)
+        session[0].watch("x/", told.extend, timeout=T)
+        world.threads.sleep(1.0)
+
+    def change() -> None:
+        service, another = world.service, world.open()
+        (end,) = [each for each in world.network.ends if each.process is mine and each.peer.port == 2379]
+        end.hear_of_the_end("reset")
+        world.scheduler.spawn(mine, "asks", lambda: written.append(session[0].put({"y": b""}, timeout=T)))
+        another.put({"x/stays": b"2"}, timeout=T)
+        another.delete(["x/goes"], timeout=T)
+        service.store.compact()
+        world.threads.sleep(TTL)
+
+    world.run(begin, mine)
+    world.run(change, other)
+    assert [(each.key, each.value) for each in told[2:]] == [("x/stays", b"2"), ("x/goes", None)]
+    assert len(written) == 1
+    assert written[0] is not None

@@ -259,7 +259,7 @@ def test_a_node_that_joins_when_the_job_has_failed_is_told_so(seed: int) -> None
 
 
 def test_whoever_asks_for_the_cause_when_node_rank_0_has_left_knows_it_from_the_end(seed: int) -> None:
-    for each in (seed, seed + 14, seed + 50):  # in few of them somebody asks so late
+    for each in (seed + 15, seed + 38, seed + 68):  # in few seeds somebody asks so late
         assert StaticJob(3, fails(1, code=7), seed=each, linger=0.0).run().codes == [7, 7, 7]
 
 

@@ -156,7 +156,7 @@ class Event:
 
 
 class SimpleQueue:
-    """``queue.SimpleQueue``, and ``queue.Queue`` without a limit."""
+    """``queue.SimpleQueue``."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -179,25 +179,6 @@ class SimpleQueue:
 
     def empty(self) -> bool:
         return not self._items
-
-    def qsize(self) -> int:
-        return len(self._items)
-
-
-class Queue(SimpleQueue):
-    """``queue.Queue``, whose limit nobody waits for."""
-
-    def __init__(self, scheduler: Scheduler, maxsize: int = 0) -> None:
-        super().__init__(scheduler)
-        self._most = maxsize
-
-    def full(self) -> bool:
-        return 0 < self._most <= len(self._items)
-
-    def put_nowait(self, item: Any) -> None:
-        if self.full():
-            raise queue.Full
-        self.put(item)
 
 
 class Thread:
@@ -296,7 +277,6 @@ class Threads:
         self.Condition = functools.partial(Condition, scheduler)
         self.Event = functools.partial(Event, scheduler)
         self.SimpleQueue = functools.partial(SimpleQueue, scheduler)
-        self.Queue = functools.partial(Queue, scheduler)
         self.Thread = functools.partial(OwnThread, scheduler)
         self.Timer = functools.partial(Timer, scheduler)
         self.sleep = scheduler.sleep

@@ -342,8 +342,8 @@ def _if_spared(how: Callable[..., object]) -> Kind:
     return happens
 
 
-def _of_service(what: str, most: float = 8.0, **faults: Any) -> Kind:
-    return lambda world, node, rng, seconds: fault_of_service(world, min(seconds, most), what, **faults)
+def _of_service(what: str, **faults: Any) -> Kind:
+    return lambda world, node, rng, seconds: fault_of_service(world, min(seconds, 8.0), what, **faults)
 
 
 def _one_rank(world: World, node: Node, rng: Random, seconds: float) -> bool:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import pytest
 from kits.eventually import eventually
-from kits.wire.relay import Relay
+from kits.relay import Relay
 from torch.distributed import PrefixStore, TCPStore
 
 from rdzv_plugins import Outcome

@@ -14,10 +14,10 @@ import pytest
 # a hundred, 5 s each.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
+from kits.relay import Relay
 from kits.wire import wire_client as wire
 from kits.wire.attack_kit import PROXY, ServerProcess, Workers
 from kits.wire.proxy_kit import CLIENTS, Node, crowd
-from kits.wire.relay import Relay
 from kits.wire.store_servers import Server, lifeline, running
 
 from rdzv_plugins.kvstore.native.server import StoreServer

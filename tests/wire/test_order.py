@@ -7,17 +7,14 @@ was told of another one's write by other means may ask for it before that is rea
 from __future__ import annotations
 
 import multiprocessing
-import random
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from kits.eventually import eventually
+from kits.relay import Relay
 from kits.wire import wire_client as wire
 from kits.wire.attack_kit import ServerProcess, standing, stopped
 from kits.wire.proxy_kit import Node, crowd, expect_requests
-from kits.wire.relay import Relay
 from kits.wire.store_servers import Server, running
 from kits.wire.unix_kit import Reached, moved, reached
 from torch.distributed import PrefixStore, TCPStore
@@ -132,40 +129,6 @@ def test_a_wake_that_comes_too_late_for_one_is_for_another(root: StoreServer, ho
             relay.mend()
         assert second.receive(1) == wire.STOP_WAITING
         assert second.ask(wire.queue_pop(QUEUE), 17) == wire.i64(1) + wire.text(b"0")
-
-
-@pytest.mark.parametrize("kind", ["proxies", pytest.param("tiers", marks=pytest.mark.thorough)])
-def test_items_find_their_consumers_among_those_who_give_up(kind: str) -> None:
-    """Some consumers cancel each wait at once. Who is told all the same takes the item; so all are taken."""
-    items, dice, done = [b"%d" % item for item in range(300)], random.Random(5), threading.Event()
-    taken: list[bytes] = []
-
-    def consume(client: wire.Raw, cancel: bytes) -> None:
-        while not done.is_set():
-            client.send(WAIT + cancel)
-            if client.receive(1) == wire.STOP_WAITING:
-                assert not cancel or client.receive(1) == wire.WAIT_CANCELED
-                client.send(wire.queue_pop(QUEUE))
-                if client.receive_i64():
-                    taken.append(client.receive_text())
-
-    with running(kind) as server, ThreadPoolExecutor(6) as pool:
-        cancels = 3 * [b"", wire.op(wire.CANCEL_WAIT)]
-        jobs = [pool.submit(consume, server.connect(), cancel) for cancel in cancels]
-        producers = [server.connect() for _ in range(2)]
-        for item in items:
-            producer = dice.choice(producers)
-            producer.send(wire.queue_push(QUEUE, item))
-            if dice.random() < 0.5:
-                assert producer.fence() == b""
-        try:
-            eventually(lambda: len(taken) == len(items), lambda: f"{len(taken)} of {len(items)} items taken")
-        finally:
-            done.set()
-            producers[0].send(wire.set_(QUEUE, b"end"))
-        for job in jobs:
-            job.result(60)
-    assert sorted(taken) == sorted(items)
 
 
 CLIENTS = 9

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from kits.wire.relay import Relay
+from kits.relay import Relay
 from kits.wire.session_peers import answering
 from kits.wire.store_servers import running
 from torch.distributed import PrefixStore, TCPStore

@@ -7,10 +7,10 @@ import signal
 
 import pytest
 from kits.eventually import eventually
+from kits.relay import Relay
 from kits.wire import wire_client as wire
 from kits.wire.attack_kit import PROXY, ServerProcess, Workers
 from kits.wire.proxy_kit import FOREVER, Node, advance, crowd, trunks
-from kits.wire.relay import Relay
 from kits.wire.session_peers import stop
 
 from rdzv_plugins.kvstore.native.server import StoreServer

@@ -6,10 +6,10 @@ from itertools import chain
 
 import pytest
 from kits.eventually import eventually
+from kits.relay import Relay
 from kits.wire import wire_client as wire
 from kits.wire.attack_kit import PROXY, ServerProcess, stopped
 from kits.wire.proxy_kit import CLIENTS, Node, crowd, expect_requests, operations
-from kits.wire.relay import Relay
 
 from rdzv_plugins.kvstore.native.server import StoreServer
 

@@ -172,18 +172,6 @@ def test_a_closed_server_is_let_go_of() -> None:
     eventually(lambda: gc.collect() is not None and held() is None)
 
 
-@pytest.mark.parametrize("child", ["", "fork", "spawn"])
-def test_the_keys_of_a_killed_process_go_at_once(server: StoreServer, child: str) -> None:
-    """Even if it leaves a child, which has inherited what it could."""
-    recorder = Recorder()
-    session_at(server.port).watch("node", recorder, timeout=T)
-    longer_than_we_wait = 2 * LONG
-    with client_of([Endpoint("127.0.0.1", server.port)], "node", longer_than_we_wait, child=child) as process:
-        assert recorder.take(1) == [("node", b"here")]
-        process.kill()
-        assert recorder.take(2)[1] == ("node", None)
-
-
 @pytest.mark.parametrize("how", ["cancel", "close"])
 def test_ending_a_watch_waits_for_the_call_that_runs(server: StoreServer, how: str) -> None:
     session, running, go, history = session_at(server.port), threading.Event(), threading.Event(), []

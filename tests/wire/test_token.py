@@ -11,13 +11,13 @@ from contextlib import closing
 
 import pytest
 from kits.eventually import eventually
+from kits.relay import Relay
 from kits.wire import proof_kit as proofs
 from kits.wire import wire_client as wire
 from kits.wire.attack_kit import Workers
 from kits.wire.proof_kit import KEY, MINE, OTHER, RUN
 from kits.wire.proxy_kit import Node
-from kits.wire.relay import Relay
-from kits.wire.session_peers import answering, keys_of
+from kits.wire.session_peers import answering
 
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, RunIdMismatch
@@ -25,7 +25,7 @@ from rdzv_plugins.kvstore.coordination.sessions import NativeCoordination
 from rdzv_plugins.kvstore.native.framing import ask_statistics, frame, greet_guarded
 from rdzv_plugins.kvstore.native.server import StoreProxy, StoreServer
 from rdzv_plugins.kvstore.sockets.reach import try_connect
-from rdzv_plugins.security.job_token import AcceptedToken, JobToken
+from rdzv_plugins.security.job_token import JobToken
 
 FRAMED = b"\xf7RDZV" + struct.pack("<I", 1)
 TLS, NO_TLS = b"\x16", b"RDZA" + struct.pack("<I", 7)
@@ -163,36 +163,3 @@ def test_a_trunk_ends_where_its_token_is_accepted_or_proved_no_more(guarded: Sto
         relay.mend()
         node.expect_lost({"accepts another": "does not accept", "proves nothing": "has not proved"}[what])
         workers.expect_closed()
-
-
-def accepted(**tokens: tuple[JobToken, str]) -> tuple[AcceptedToken, ...]:
-    return tuple(AcceptedToken(name, token.keys[0], runs, runs == "*") for name, (token, runs) in tokens.items())
-
-
-def test_several_tokens_each_with_runs_of_its_own() -> None:
-    a, b, fresh, root = (JobToken((letter * 32,)) for letter in (b"a", b"b", b"f", b"r"))
-    tokens = accepted(a=(a, "team-*"), b=(b, "*-b"), all=(root, "*"))
-    with (
-        StoreServer("127.0.0.1", threads=1, tokens=tokens) as server,
-        closing(service(server, a, "team-b")) as mine,
-    ):
-        session = mine.open_session(LONG_S, on_lost=lambda _: None, timeout=LONG_S)
-        session.create("key", b"value", timeout=LONG_S)
-        with pytest.raises(AccessRefused, match=r"'team-b'.* was opened with another token"):
-            opened(server, b, "team-b")
-        with pytest.raises(RunIdMismatch, match="does not open run 'else'"):
-            opened(server, a, "else")
-        with pytest.raises(AccessRefused, match="statistics"):
-            ask_statistics(at(server), LONG_S, token=a)
-        with pytest.raises(RunIdMismatch):  # the keys of the port are of all runs
-            StoreProxy(at(server), token=a, run_id="team-b")
-        assert [run["name"] for run in ask_statistics(at(server), LONG_S, token=root)["runs"]] == ["team-b"]
-        # while it is changed both are accepted
-        server.accept_tokens(tokens + accepted(a=(fresh, "team-*")))
-        opened(server, fresh, "team-b")
-        opened(server, a, "team-b")
-        server.accept_tokens(accepted(a=(fresh, "team-*")))
-        opened(server, fresh, "team-b")
-        with pytest.raises(AccessRefused, match="does not accept"):
-            opened(server, a, "team-b")
-        assert keys_of(session)["key"] == b"value", "who is there stays"

@@ -64,9 +64,9 @@ def lead(cluster: Cluster, member: Member) -> None:
     eventually(leads, lambda: f"{cluster.leader.name} leads")
 
 
-def path_of(run: str = "run", prefix: str = PREFIX) -> str:
+def path_of(run: str = "run") -> str:
     """Where the keys of a run lie."""
-    return f"{prefix}/{run}/"
+    return f"{PREFIX}/{run}/"
 
 
 class Subject:
@@ -122,10 +122,10 @@ class Subject:
                 stop.set()
             working.result(LONG)
 
-    def goes_on(self, count: int = 10) -> None:
+    def goes_on(self) -> None:
         """Its writer is answered."""
         since = self.written
-        eventually(lambda: self.written >= since + count, lambda: f"{self.written} written, {since} before")
+        eventually(lambda: self.written >= since + 10, lambda: f"{self.written} written, {since} before")
 
     def outlive(self) -> None:
         """It has lived for longer than it does without being refreshed: a lease that began now has run out."""

@@ -193,10 +193,9 @@ def error_of(agent: Agent, code: int) -> str:
 
 
 @contextmanager
-def server(port: int, answer: bytes | None) -> Iterator[None]:
-    """A program that is not a store: answers what it is asked with ``answer`` and hangs up, or (None) is silent."""
+def server(port: int, answer: bytes) -> Iterator[None]:
+    """A program that is not a store: answers what it is asked with ``answer``, and hangs up."""
     listener = socket.create_server(("127.0.0.1", port))
-    held = []
 
     def serve() -> None:
         while True:
@@ -204,11 +203,9 @@ def server(port: int, answer: bytes | None) -> Iterator[None]:
                 connection, _ = listener.accept()
             except OSError:
                 return
-            held.append(connection)
-            if answer is not None:
-                with suppress(OSError), connection:  # it has hung up before
-                    connection.recv(100)
-                    connection.sendall(answer)
+            with suppress(OSError), connection:  # it has hung up before
+                connection.recv(100)
+                connection.sendall(answer)
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -218,8 +215,6 @@ def server(port: int, answer: bytes | None) -> Iterator[None]:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         thread.join()
-        for connection in held:
-            connection.close()
 
 
 def new_cluster(directory: Path) -> Iterator[Cluster]:

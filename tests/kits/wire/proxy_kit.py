@@ -87,5 +87,5 @@ def silent(clients: Sequence[Raw]) -> bool:
     return not select.select([client.socket for client in clients], [], [], 0)[0]
 
 
-def crowd(port: int, count: int, *, validated: bool = True) -> Crowd:
-    return standing(port, b"", validated=validated, count=count)
+def crowd(port: int, count: int) -> Crowd:
+    return standing(port, b"", count=count)

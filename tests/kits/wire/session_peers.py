@@ -23,11 +23,11 @@ __all__ = ["LONG", "Losses", "Recorder", "client_of", "keys_of", "leave", "opene
 
 @contextmanager
 def client_of(
-    endpoints: Sequence[Endpoint], key: str, ttl: float, *, kind: str = "native", child: str = ""
+    endpoints: Sequence[Endpoint], key: str, ttl: float, *, kind: str = "native"
 ) -> Iterator[subprocess.Popen[str]]:
     """A process with a session of run ``run`` that has written ``key`` as ephemeral."""
     options = {"kind": kind, "endpoints": [(each.host, each.port) for each in endpoints]}
-    options |= {"key": key, "ttl": ttl, "child": child}
+    options |= {"key": key, "ttl": ttl}
     with spawned([[sys.executable, SCRIPTS / "session_client.py", json.dumps(options)]]) as (process,):
         line = read_line(process)
         assert line == "ready\n", line + (process.communicate(timeout=PATIENCE)[0] if process.stdout else "")

@@ -31,10 +31,10 @@ class Reached(Server):
 
 
 @contextmanager
-def reached(path: str = "") -> Iterator[Reached]:
-    """``path``: that of the Unix socket; an abstract one if there is none."""
+def reached() -> Iterator[Reached]:
+    """With an abstract Unix socket."""
     with StoreServer("127.0.0.1") as root, StoreProxy(Endpoint("127.0.0.1", root.port), grace=GRACE) as proxy:
-        server = Reached(root, proxy, path or unused())
+        server = Reached(root, proxy, unused())
         try:
             yield server
         finally:
@@ -46,17 +46,17 @@ def unused() -> str:
     return f"@rdzv-test-{uuid.uuid4().hex}"
 
 
-def moved(server: Reached, seconds: float = 60) -> TCPStore:
+def moved(server: Reached) -> TCPStore:
     """torch's client over the Unix socket."""
     before = open_sockets()
-    store = by_tcp(server.port, seconds)
+    store = by_tcp(server.port)
     move(store, server.path, before)
     return store
 
 
-def by_tcp(port: int, seconds: float = 60) -> TCPStore:
+def by_tcp(port: int) -> TCPStore:
     """torch's client as it is."""
-    return TCPStore("127.0.0.1", port, wait_for_workers=False, timeout=timedelta(seconds=seconds))
+    return TCPStore("127.0.0.1", port, wait_for_workers=False, timeout=timedelta(seconds=60))
 
 
 def by_unix(path: str) -> int:

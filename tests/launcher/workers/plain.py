@@ -17,11 +17,8 @@ elif mode == "fail":
 else:
     if mode == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if mode == "sleep":
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit("worker got SIGTERM"))
     if mode == "children":
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    print(f"handlers: SIGHUP {signal.getsignal(signal.SIGHUP)!r}", flush=True)
     print("ready", flush=True)
     while mode == "flood":
         sys.stderr.write("x" * 1000 + "\n")

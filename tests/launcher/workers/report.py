@@ -1,8 +1,7 @@
 """Joins the gloo group, adds up the ranks, and says in one line of JSON what it was given.
 
-Modes: ``ok``; ``crash RANK CODE`` fails in the first round only; ``fail RANK CODE`` fails in every
-round; ``wait PATH`` runs until PATH exists, ``fail_after PATH RANK CODE`` then fails; ``late SECONDS`` lets
-rank 1 end that much later.
+Modes: ``ok``; ``crash RANK CODE`` fails in the first round only; ``wait PATH`` runs until PATH exists, and
+``fail_after PATH RANK CODE`` then fails.
 """
 
 import json
@@ -28,14 +27,9 @@ sys.stdout.write(json.dumps(report) + "\n")
 sys.stdout.flush()
 dist.barrier()
 rank = int(os.environ["RANK"])
-if mode in ("crash", "fail") and rank == int(args[0]):
-    marker = Path("crashed")
-    if mode == "fail" or not marker.exists():
-        marker.touch()
-        print(f"rank {rank} says its last words", file=sys.stderr, flush=True)
-        if int(args[1]) < 0:
-            os.kill(os.getpid(), -int(args[1]))
-        sys.exit(int(args[1]))
+if mode == "crash" and rank == int(args[0]) and not Path("crashed").exists():
+    Path("crashed").touch()
+    sys.exit(int(args[1]))
 if mode == "fail_after":
     print(f"past the barrier of {os.environ['WORLD_SIZE']}", flush=True)
     while not Path(args[0]).exists():
@@ -48,5 +42,3 @@ if mode == "wait":
         time.sleep(0.05)
 dist.barrier()
 dist.destroy_process_group()
-if mode == "late" and rank == 1:
-    time.sleep(float(args[0]))

@@ -1,7 +1,7 @@
 """trains.py for notices: steps over gloo until the file STOP exists; after the step of a notice each rank saves.
 
 Arguments: STOP, seconds that a step takes, and "handles", by which it takes SIGUSR2, too. What a rank saves is the file
-``saved-ROUND-RANK``; a rank for which ``slow-RANK`` exists takes its time for it, until that is removed.
+``saved-ROUND-RANK``.
 """
 
 import json
@@ -38,7 +38,7 @@ while seen < world:
     step, total = step + 1, total + added // world
     told = notice(step=step)
     if told is not None and told.step == step:
-        while Path(f"slow-{rank}").exists() or ("handles" in sys.argv and not signals):
+        while "handles" in sys.argv and not signals:
             time.sleep(0.01)
         what = {
             "step": step,

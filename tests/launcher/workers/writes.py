@@ -1,6 +1,6 @@
 """No torch: writes its variables to a file, then known lines. Local rank 1 fails in the first attempt, by @record.
 
-It fails when all others of its attempt have written what they write. With --virtual-local-rank a rank is its RANK.
+It fails when all others of its attempt have written what they write.
 """
 
 import json

@@ -7,8 +7,6 @@ Says "lost: ..." when the session is lost.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from typing import Any
 
@@ -34,12 +32,6 @@ def main() -> None:
         options["ttl"], on_lost=lambda error: print(f"lost: {error}", flush=True), timeout=30
     )
     session.put({options["key"]: b"here"}, ephemeral=True, timeout=30)
-    if options["child"] == "fork":
-        if os.fork() == 0:
-            sys.stdin.read()
-            os._exit(0)
-    elif options["child"] == "spawn":
-        subprocess.Popen(["cat"], close_fds=False)
     print("ready", flush=True)
     sys.stdin.read()
     backend.close()
