@@ -1,4 +1,7 @@
-"""The service does not do what a node needs: that is waited out, for one time, whatever is wrong. Nothing is real."""
+"""The service does not do what a node needs: that is waited out, for one time, whatever is wrong. Nothing is real.
+
+What follows for sessions: ``simulation/test_scenarios_outages.py``.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ from typing import Any
 import pytest
 from kits.unit.membership_steps import node
 
-from rdzv_plugins.coordination import Event, KeyValue
+from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.elastic.current_round import CurrentRound, NodeContext
-from rdzv_plugins.elastic.keys import ALL, JOB, ROUND, Round, encode
+from rdzv_plugins.elastic.keys import JOB
 from rdzv_plugins.elastic.node_session import Registration, SessionManager, WatchCache
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.retry import Outage
-from rdzv_plugins.errors import AccessRefused, Compacted, ConnectionLost, EndpointLost, RdzvError
+from rdzv_plugins.errors import Compacted, ConnectionLost, RdzvError
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.runtime import Runtime
 
@@ -125,15 +128,13 @@ def test_before_the_job_has_begun_a_refusal_is_final(service: Service) -> None:
 
 
 class Node(Alone):
-    """The contact of a node to a service that opens sessions, or not before ``well``."""
+    """The contact of a node, which has begun no round, to a service that opens one session, and another after 50 s."""
 
     name, hosts_service = "any", False
 
-    def __init__(self, *, begun: bool = True) -> None:
+    def __init__(self, silence: Exception) -> None:
         super().__init__()
-        self._begun, self._round = begun, Event(ROUND, encode(Round(1, "complete", 1)), 1)
-        self.refusal: Exception | None = None
-        self.well = 0.0
+        self._silence = silence
         request = Request("any", "run", "here:1", min_nodes=1, max_nodes=1, nproc_per_node=1)
         options, ignore = ElasticOptions(outage_timeout=60.0), lambda *_: None
         view = WatchCache(lambda: None, ignore, self)
@@ -144,54 +145,22 @@ class Node(Alone):
         SessionManager(backend, context, election).open(10.0)
 
     def open_session(self, ttl: float, *, on_lost: Callable[[ConnectionLost], None], timeout: float) -> Any:
-        if self.refusal is not None and self.seconds < self.well:
-            raise self.refusal
+        if 1000.0 < self.seconds < 1050.0:
+            raise self._silence
         self._on_lost = on_lost
-        tell = lambda prefix, told, **_: prefix == ALL and self._begun and told([self._round])  # noqa: E731
-        job = True, KeyValue(JOB, b"{}", 1)
-        return SimpleNamespace(watch=tell, create=lambda *_, **__: job, close=lambda: None, known_until=1e9)
+        job, nothing = (True, KeyValue(JOB, b"{}", 1)), lambda *_, **__: None
+        return SimpleNamespace(watch=nothing, create=lambda *_, **__: job, close=nothing, known_until=1e9)
 
-    def lose(self, silent_since: float | None = None) -> None:
-        """Its session ends; nothing was heard in it since then."""
+    def lose(self) -> None:
+        self.seconds += 1
         error = ConnectionLost("here:1 has not answered")
-        error.silent, error.silent_since = silent_since is not None, silent_since
+        error.silent = False
         self._on_lost(error)
 
 
-@pytest.mark.parametrize("refusal", [AccessRefused("no token"), OSError("a plug-in's own"), TimeoutError("silent")])
-@pytest.mark.parametrize(("seconds", "begun"), [(50.0, True), (90.0, True), (50.0, False)])
-def test_a_refusal_is_waited_out_for_one_outage_where_the_job_has_begun(
-    refusal: Exception, seconds: float, begun: bool
-) -> None:
-    there = Node(begun=begun)
-    there.refusal, there.well = refusal, there.seconds + seconds
+@pytest.mark.parametrize("silence", [OSError("a plug-in's own"), TimeoutError("silent")])
+def test_before_the_job_has_begun_silence_or_a_fault_of_a_plugin_is_waited_out(silence: Exception) -> None:
+    there = Node(silence)
     there.lose()
-    final = not begun and isinstance(refusal, RdzvError)  # silence, or a fault of the plug-in, is not
-    if seconds < 60 and not final:
-        assert there.contact.problem is None
-        assert there.contact.opened == 2
-        return
-    assert isinstance(there.contact.problem, EndpointLost)
-    assert there.seconds == pytest.approx(1000.0 if final else 1060.0, abs=1.0)
-
-
-@pytest.mark.parametrize("lives", [0.0, 20.0])
-def test_a_service_that_opens_sessions_and_keeps_none_alive_is_given_up(lives: float) -> None:
-    """As with a plug-in whose keep-alive raises: else workers would be killed and started again for ever."""
-    there = Node()
-    there.lose(there.seconds)
-    for _ in range(100):
-        opened = there.seconds
-        there.seconds += lives + 1
-        if there.contact.problem is None:
-            there.lose(opened)
-    assert isinstance(there.contact.problem, EndpointLost)
-
-
-def test_one_that_was_heard_again_in_between_begins_another_outage() -> None:
-    there = Node()
-    for _ in range(10):
-        there.lose(there.seconds)
-        there.seconds += 50
-        there.lose(there.seconds - 5)
-        assert there.contact.problem is None
+    assert there.contact.problem is None
+    assert there.contact.opened == 2
