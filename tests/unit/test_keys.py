@@ -10,12 +10,10 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from rdzv_plugins.coordination import Event, KeyValue, Session
+from rdzv_plugins.coordination import KeyValue, Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.join import log_rank_table
 from rdzv_plugins.elastic.keys import NODES, Assignment, Finishing, Heartbeat, Member, Round, decode, encode
-from rdzv_plugins.elastic.node_session import WatchCache
-from rdzv_plugins.runtime import SYSTEM
 
 MEMBER = Member("id", "host-a", "boot host-a", 7, "10.0.0.1", "10.0.0.1", 2, node_rank=0, store=(3, "::1", 9))
 KEEPER = replace(MEMBER, last_round=2, keeps=Assignment(3, 0, 2, "id", host="host-a", master_port=9))
@@ -132,15 +130,6 @@ def test_keys_of_strangers_cost_no_more_than_a_line(caplog: pytest.LogCaptureFix
     assert len(caplog.records) == len(names)
     assert keys.MEMBERS + "a/b" in caplog.text
     assert max(len(record.getMessage()) for record in caplog.records) < 400
-
-
-def test_why_a_round_is_over_is_known_though_the_next_begins_in_the_same_batch():
-    view = WatchCache(lambda: None, lambda _: None, SYSTEM)
-    over = Round(number=2, state="over", reason="node 1 was lost")
-    news = [over, Round(number=3, state="complete")]
-    view.begin()([Event(keys.ROUND, encode(each), revision) for revision, each in enumerate(news, 1)])
-    assert view.round.number == 3
-    assert view.over == over
 
 
 ROUND = 3

@@ -23,7 +23,6 @@ from rdzv_plugins.registry.catalog import Entry
 from rdzv_plugins.registry.create import can_look, create_rendezvous, look, recognise
 
 REQUEST = Request("toy", "run", "h:1", 1, 1, 1, given=frozenset({"run_id"}))
-T = 60
 
 
 def entry(name: str, **fields: Any) -> Entry:

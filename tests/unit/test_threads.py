@@ -17,7 +17,7 @@ from kits.eventually import eventually
 from rdzv_launcher.run.agent import events
 from rdzv_launcher.run.agent.fence import Fence
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
-from rdzv_launcher.run.supervisor.descendants import ProcessTag, look
+from rdzv_launcher.run.supervisor.descendants import ProcessTag
 from rdzv_plugins import errors
 from rdzv_plugins.elastic.coordinator.coordinator import CoordinatorWatchdog
 from rdzv_plugins.elastic.endpoint_monitor import EndpointMonitor
@@ -157,10 +157,3 @@ def test_a_leader_that_does_not_get_on_is_told_with_where_it_stands() -> None:
     with watchdog.turn():
         assert "test_a_leader_that_does_not_get_on" in told.get(timeout=PATIENCE_S)
     assert watchdog.stuck
-
-
-def test_state_of_a_process() -> None:
-    here = look(os.getpid())
-    assert here is not None
-    assert here.state in ("R", "S")
-    assert look(2**22 + 1) is None

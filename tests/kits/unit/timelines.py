@@ -20,8 +20,6 @@ class Node:
     """What its monotonic clock is ahead."""
     wall: float = 1_700_000_000.0
     """What its other clock is ahead."""
-    drift: float = 0.0
-    """What its monotonic clock gains, per second."""
     clock: str = ""
     run: str = "job"
     records: list[Record] = field(default_factory=list)
@@ -32,7 +30,7 @@ class Node:
         self.clock = self.clock or f"clock of {self.name}"
 
     def note(self, at: float, event: str, cause: str = "", **facts: Any) -> None:
-        mono = at * (1 + self.drift) + self.mono
+        mono = at + self.mono
         phase = self._phase = PHASES.get(event, self._phase)
         self._round = facts.pop("round", self._round)
         record = (event, mono, at + self.wall, self.run, self.rank, self.name, f"agent-{self.name}", self._round, phase)
