@@ -55,9 +55,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=_LIMIT_S,
         help=f"a test of the suite that takes longer has failed (default {_LIMIT_S:g})",
     )
-    group.addoption("--conformance-backend", metavar="NAME", default="", help="run_all.py: the backend to test")
-    group.addoption("--conformance-endpoint", metavar="WHERE", help="run_all.py: where its service runs already")
-    group.addoption("--conformance-conf", metavar="K=V,...", default="", help="run_all.py: --rdzv-conf of its jobs")
+    group.addoption("--conformance-backend", metavar="NAME", default="", help="the backend that every_theme.py tests")
+    group.addoption("--conformance-endpoint", metavar="WHERE", help="every_theme.py: where its service already runs")
+    group.addoption("--conformance-conf", metavar="K=V,...", default="", help="every_theme.py: --rdzv-conf of its jobs")
 
 
 def pytest_configure(config: pytest.Config) -> None:

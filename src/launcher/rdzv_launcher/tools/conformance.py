@@ -121,7 +121,7 @@ def _arguments(args: argparse.Namespace, backend: str, themes: Sequence[str]) ->
 
     directory = testing.__path__[0]
     arguments = [
-        os.path.join(directory, "run_all.py"),
+        os.path.join(directory, "every_theme.py"),
         *("-c", os.devnull, f"--rootdir={directory}", f"--confcutdir={directory}", "--import-mode=importlib"),
         *("-p", "no:cacheprovider", "-p", "rdzv_plugins.testing.plugin", "--tb=short", "-rN", "-q"),
         *("-o", "console_output_style=classic"),
