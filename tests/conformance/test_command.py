@@ -51,7 +51,7 @@ def test_what_is_missing_ends_the_run(tmp_path: Path) -> None:
         (conformance(tmp_path, "etcd", theme, PATH=str(tmp_path)), "apt-get install etcd-server"),
         (
             run([*CONFORMANCE, "state-right", theme], environment(site), tmp_path),
-            "rdzv-state-right, .*FileNotFoundError",
+            "rdzv-state-right .*FileNotFoundError",
         ),
         (
             run([*CONFORMANCE, "plugin-is-broken"], environment(broken), tmp_path),

@@ -123,7 +123,7 @@ def test_a_directory_that_cannot_be_written_is_broken(tmp_path):
     (tmp_path / "file").touch()
     checks = checks_of(("disk",), [str(tmp_path / "file")])
     (broken,) = [check for check in checks if check.verdict == "broken"]
-    assert broken.text.startswith(f"nothing can be written to {tmp_path / 'file'}: ")
+    assert broken.text.startswith(f"cannot write to {tmp_path / 'file'}: ")
 
 
 def request(*checks: str) -> Request:
@@ -134,6 +134,6 @@ def test_a_broken_node_ends_where_nobody_else_decides(tmp_path):
     (tmp_path / "file").touch()
     handler = SimpleNamespace(check_by=lambda checks: False)
     node = Rendezvous(handler, PluginHost([]), request("disk"), directories=[str(tmp_path / "file")])
-    with pytest.raises(PreflightFailed, match="this node is broken: disk of") as caught:
+    with pytest.raises(PreflightFailed, match="this node failed its checks: disk of") as caught:
         node.next_rendezvous()
     assert caught.value.exit_code == 83

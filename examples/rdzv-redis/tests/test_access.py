@@ -233,8 +233,8 @@ def test_what_is_refused_before_anything_starts(certificates: Certificates, tmp_
     empty.touch()
     broken.write_text("user only\n")
     wrong: list[tuple[Request, str]] = [
-        (request(cert=cert), "only one is given"),
-        (request(cacert=str(empty)), "holds no certificate"),
+        (request(cert=cert), "must be given together"),
+        (request(cacert=str(empty)), "no certificate in"),
         (request(cacert="/no/such/file"), "cannot be read: no such file"),
         (request(cert=cert, key=certificates.cacert), "not a certificate and its key"),
         (request("redis://h", cacert=certificates.cacert), "says redis://"),

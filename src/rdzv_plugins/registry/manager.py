@@ -30,7 +30,7 @@ class PluginHost:
                 continue
             first = next((r for r in records if r.plugin is record.plugin), record)
             if first is not record:
-                record.fail(f"leads to the same module as {first.label}")
+                record.fail(f"loads the same module as {first.label}")
                 continue
             self._manager.register(record.plugin, name=record.id)
         self.catalog = Catalog(records)
@@ -52,7 +52,7 @@ class PluginHost:
         if strict and failed:
             raise BrokenPlugin(
                 "--rdzv-strict: " + "; ".join(failed),
-                remedy="Repair or uninstall them, or switch them off with --rdzv-no-plugin NAME.",
+                remedy="Fix or uninstall them, or disable them with --rdzv-no-plugin NAME.",
             )
         return host
 
@@ -66,7 +66,7 @@ class PluginHost:
         for record in self.records:
             if record.error and normalise(record.name) == normalise(selected):
                 continue  # the launch ends with that
-            off = f"RDZV_DISABLE_PLUGINS={record.name} silences this."
+            off = f"To hide this: RDZV_DISABLE_PLUGINS={record.name}."
             if record.error:
                 error = record.error if record.error.endswith((".", "?")) else f"{record.error}."
                 logger.warning("ignoring %s: it %s %s", record.label, error, off)
@@ -115,8 +115,8 @@ class PluginHost:
             known = {node.node_id for node in nodes}
             if isinstance(answer, str) or not isinstance(answer, Sequence) or not known.issuperset(answer):
                 raise BrokenPlugin(
-                    f"{record.label} returned something else than ids of the nodes from rdzv_assign_ranks",
-                    remedy="The hook returns the node_id of each node, in order, or None.",
+                    f"{record.label} returned unknown node ids from rdzv_assign_ranks",
+                    remedy="The hook must return the node_id of each node, in order, or None.",
                 )
             return answer
         return None
@@ -176,17 +176,17 @@ def _check_fields(record: PluginRecord, answer: object) -> None:
     assert isinstance(answer, Mapping)
     wrong = set(answer) - ({f.name for f in dataclasses.fields(Request)} - {"given", "options"})
     if wrong:
-        raise BrokenPlugin(f"{record.label} resolved unknown request fields: {', '.join(sorted(wrong))}")
+        raise BrokenPlugin(f"{record.label} filled in unknown request fields: {', '.join(sorted(wrong))}")
     for name, value in answer.items():
         if not isinstance(value, _field_type(name)):
-            raise BrokenPlugin(f"{record.label} resolved {name}={value!r}, a {type(value).__name__}")
+            raise BrokenPlugin(f"{record.label} filled in {name}={value!r}, a {type(value).__name__}")
 
 
 def _check_mapping(record: PluginRecord, hook: str, answer: object) -> None:
     if not isinstance(answer, Mapping):
         raise BrokenPlugin(
             f"{record.label} returned {type(answer).__name__} from {hook}",
-            remedy="The hook returns a mapping, or None.",
+            remedy="The hook must return a mapping, or None.",
         )
 
 
@@ -209,7 +209,7 @@ def _list_of(record: PluginRecord, answer: object) -> list[Any]:
 
 
 def _require_check(record: PluginRecord, check: object) -> None:
-    remedy = "The hook returns a rdzv_plugins.NodeCheck, several of them, or None."
+    remedy = "The hook must return a rdzv_plugins.NodeCheck, several of them, or None."
     if not isinstance(check, NodeCheck):
         raise BrokenPlugin(f"{record.label} returned {type(check).__name__} from rdzv_preflight", remedy=remedy)
     texts = all(isinstance(each, str) for each in (check.name, check.text, check.unit))
@@ -229,4 +229,4 @@ def _warn_unknown(disabled: Collection[str], records: list[PluginRecord]) -> Non
     known = {normalise(name) for record in records for name in (record.name, record.distribution)}
     for name in disabled:
         if normalise(name) not in known:
-            logger.warning("cannot switch off plug-in %r: nothing of that name is installed", name)
+            logger.warning("cannot disable plug-in %r: nothing of that name is installed", name)

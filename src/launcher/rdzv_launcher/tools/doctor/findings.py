@@ -41,7 +41,7 @@ def findings_of(name: str, check: Check) -> Iterator[Finding]:
         except Exception as error:
             if is_signal(error):
                 raise
-            why = f"it cannot be looked at here: {type(error).__name__}: {error}"
+            why = f"this check failed: {type(error).__name__}: {error}"
             found.append(Finding(name, why, "skipped"))
     yield from (Finding(name, text, "warning") for text in warned)
     yield from found

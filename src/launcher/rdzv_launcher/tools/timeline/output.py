@@ -116,19 +116,19 @@ def _clocks(data: Mapping[str, Any]) -> Iterator[str]:
             continue
         seen.add(clock["id"])
         if clock["uncertainty"] is None:
-            yield f"clock of {agent['host']}: taken as it is, and may be wrong: {clock['why']}"
+            yield f"clock of {agent['host']}: not corrected, may be wrong: {clock['why']}"
         elif agent["host"] != data["clock"] or abs(clock["ahead"]) >= _SAME_S:
             side = "ahead of" if clock["ahead"] >= 0 else "behind"
             yield (
                 f"clock of {agent['host']}: {abs(clock['ahead']):.4f} s {side} that of {data['clock']}, to within "
-                f"{clock['uncertainty'] * 1000:.2f} ms, by {many(clock['exchanges'], 'exchange')}"
+                f"{clock['uncertainty'] * 1000:.2f} ms, from {many(clock['exchanges'], 'exchange')}"
             )
 
 
 def _missing(data: Mapping[str, Any]) -> Iterator[str]:
     for each in data["rounds"]:
         if each["files"] < each["nodes"]:
-            yield f"round {each['round']}: there are files of {each['files']} of its {each['nodes']} nodes alone"
+            yield f"round {each['round']}: files from only {each['files']} of its {each['nodes']} nodes"
 
 
 def _interruption_lines(each: Mapping[str, Any]) -> Iterator[str]:
