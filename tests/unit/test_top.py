@@ -15,7 +15,7 @@ from rdzv_launcher.run.node_stats import LogAnswer, LogStream, log_tail
 from rdzv_launcher.run.stacks.node import Node, Worker
 from rdzv_launcher.tools.top import as_text, is_well, run
 from rdzv_launcher.tools.top.screen import Screen, log_lines
-from rdzv_launcher.tools.top.watching import cpu_percent, happening, nodes_of, parse_vitals, waits_of
+from rdzv_launcher.tools.top.watching import cpu_percent, event_text, nodes_of, parse_node_stats, waits_of
 from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import Assignment, Member, NodeNotice, Round, encode
@@ -82,14 +82,15 @@ VITALS: dict[str, Any] = {
 
 def test_use_of_processors_is_between_two_answers_of_the_same_worker() -> None:
     [worker] = VITALS["workers"]
-    before, now = parse_vitals(VITALS), parse_vitals(VITALS | {"at": 12.0, "workers": [{**worker, "cpu_s": 5.0}]})
-    other = parse_vitals(VITALS | {"workers": [{**worker, "pid": 10}]})
+    before = parse_node_stats(VITALS)
+    now = parse_node_stats(VITALS | {"at": 12.0, "workers": [{**worker, "cpu_s": 5.0}]})
+    other = parse_node_stats(VITALS | {"workers": [{**worker, "pid": 10}]})
     [here] = now.workers
     told = [cpu_percent(now, then, here) for then in (before, None, now, other)]
     assert told == [50.0, None, None, None]
     for change in ({"workers": [{}] * 5000}, {"at": None}, {"restarts": float("inf")}):
         with pytest.raises(ValueError, match=r"\$|Vitals"):
-            parse_vitals(VITALS | change)
+            parse_node_stats(VITALS | change)
 
 
 FAILURE = Failure(1, "a", 3, 1, 12, -9)
@@ -114,7 +115,7 @@ FAILURE = Failure(1, "a", 3, 1, 12, -9)
     ],
 )
 def test_what_happens_is_a_sentence(key: str, value: bytes | None, before: bytes | None, said: str) -> None:
-    told = happening(Event(key, value, 2), None if before is None else KeyValue(key, before, 1))
+    told = event_text(Event(key, value, 2), None if before is None else KeyValue(key, before, 1))
     assert told.startswith(said) if said else told == ""
     assert told.isprintable()
 

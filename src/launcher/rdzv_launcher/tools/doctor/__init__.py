@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from rdzv_launcher.tools.doctor import machine, network
-from rdzv_launcher.tools.doctor.findings import Check, Finding, findings_of, line
+from rdzv_launcher.tools.doctor.checks import Check, Finding, line, run_check
 from rdzv_launcher.tools.job import add_job_flags, request_of
 from rdzv_launcher.version import version_line
 from rdzv_plugins.errors import MissingDependency, UsageError
@@ -83,14 +83,14 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
         ("leftover processes", machine.leftovers),
     ]
     for name, check in checks:
-        yield from findings_of(name, check)
+        yield from run_check(name, check)
     reached = False
     for endpoint in endpoints:
-        found = [*findings_of(f"way to {endpoint}", partial(network.path_to, endpoint))]
+        found = [*run_check(f"way to {endpoint}", partial(network.path_to, endpoint))]
         reached = reached or all(each.verdict == "ok" for each in found)
         yield from found
     if reached or args.rdzv_backend:
-        yield from findings_of("who answers", partial(network.who_answers, host, request_of(args)))
+        yield from run_check("who answers", partial(network.who_answers, host, request_of(args)))
 
 
 def _versions() -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rdzv_launcher.run.machine import require_temporary, write_a_page
 from rdzv_launcher.run.stacks.processes import environment, name_of
-from rdzv_launcher.tools.doctor.findings import Finding, judged
+from rdzv_launcher.tools.doctor.checks import Finding, judged
 from rdzv_plugins.elastic.options import DEFAULT_PORT
 from rdzv_plugins.plain_text import some
 from rdzv_plugins.system.cgroups import cpu_quotas, directories_of, memory_of_groups

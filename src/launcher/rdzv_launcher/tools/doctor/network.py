@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from rdzv_launcher.tools.doctor.findings import Finding, findings_of, judged
+from rdzv_launcher.tools.doctor.checks import Finding, judged, run_check
 from rdzv_launcher.tools.job import StoreAt
 from rdzv_plugins.elastic.options import DEFAULT_PORT
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, parse_endpoint
@@ -221,7 +221,7 @@ def who_answers(host: PluginHost, request: Request) -> Iterator[Finding]:
         return
     entry = host.catalog.find(name)
     prepared = prepare(entry, dataclasses.replace(request, backend=name))
-    yield from findings_of("health", lambda: health(host, entry, prepared, _LIMIT_S) or ())
+    yield from run_check("health", lambda: health(host, entry, prepared, _LIMIT_S) or ())
     with contextlib.ExitStack() as held:
         found = preflight(host, entry, prepared, held)
     if found is None:

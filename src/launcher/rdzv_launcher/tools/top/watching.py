@@ -35,7 +35,7 @@ from rdzv_plugins.rounds.ends import parse_failure, parse_outcome
 from rdzv_plugins.runtime import OwnThread
 
 
-def parse_vitals(answer: Any) -> NodeStats:
+def parse_node_stats(answer: Any) -> NodeStats:
     """Read a node's answer. Raises ``ValueError`` for anything else."""
     said = checked(answer, NodeStats)
     workers = tuple(replace(each, state=printable(each.state, 1)) for each in said.workers)
@@ -105,7 +105,7 @@ def _state(status: RunStatus, place: Assignment | None, member: Member | None) -
     return "works" if status.state == "complete" and status.number == place.round else "joins"
 
 
-def happening(event: Event, before: KeyValue | None) -> str:
+def event_text(event: Event, before: KeyValue | None) -> str:
     """The sentence; empty for a change that is of no interest, or cannot be read."""
     try:
         return printable(_sentence(event.key, event.value, None if before is None else before.value))
@@ -287,7 +287,7 @@ class JobWatch:
         self._wake.set()
 
     def _happened(self, event: Event, before: KeyValue | None) -> None:
-        text = happening(event, before)
+        text = event_text(event, before)
         with self._lock:
             if text:
                 self._events.append((time.time(), text))
@@ -311,7 +311,7 @@ class JobWatch:
                     self._heard[who] = time.monotonic()
                 if not each.problem:
                     try:
-                        vitals = parse_vitals(each.answer)
+                        vitals = parse_node_stats(each.answer)
                     except ValueError as error:
                         self._answers[who] = RpcResponse(each.node_rank, each.host, each.pid, problem=str(error))
                         continue

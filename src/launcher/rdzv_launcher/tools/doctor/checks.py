@@ -27,7 +27,7 @@ def judged(name: str, fine: str, problem: str | bool, remedy: str) -> Finding:
 Check: TypeAlias = Callable[[], Iterable[Finding]]
 
 
-def findings_of(name: str, check: Check) -> Iterator[Finding]:
+def run_check(name: str, check: Check) -> Iterator[Finding]:
     """What ``check`` finds. An error in the check is a finding, too, and does not prevent other checks.
 
     So is anything logged as a warning meanwhile.
