@@ -181,7 +181,7 @@ class Job:
         """The last error that this agent or a worker of it named, otherwise the last line."""
         said = [line.strip() for line in self._text(place).splitlines() if line.strip() and not _SAID.match(line)]
         errors = [line for line in said if "error: " in line.lower()]
-        return (errors or said or ["it has said nothing"])[-1][:_MOST_CHARACTERS]
+        return (errors or said or ["no output"])[-1][:_MOST_CHARACTERS]
 
     def _mark_of(self, place: int) -> str:
         return f"{self._mark}-{place}"
@@ -250,7 +250,7 @@ def job_bench(args: argparse.Namespace, found: list[Candidate]) -> Iterator[JobB
     """
     for program in ("rdzv-run", "torchrun"):
         if not _program(program).exists():
-            raise RdzvError(f"there is no {program} beside {sys.executable}", remedy="Install torch and rdzv-plugins.")
+            raise RdzvError(f"no {program} next to {sys.executable}", remedy="Install torch and rdzv-plugins.")
     confs = {each.name: each.harness.conf for each in found}
     output = Output(args, dict(each.version for each in found), backends=confs)
     with Guard() as guard, ExitStack() as running:

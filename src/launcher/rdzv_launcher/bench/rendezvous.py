@@ -97,14 +97,14 @@ def _check(args: Namespace) -> None:
         groups = layout(nodes, args.simulate)
         if len(groups) > _MOST_PROCESSES:
             raise UsageError(
-                f"--nodes={nodes}: {len(groups)} processes are too many for one machine (at most {_MOST_PROCESSES})",
-                remedy="Add --simulate: many nodes in few processes.",
+                f"--nodes={nodes} needs {len(groups)} processes, more than {_MOST_PROCESSES} on one machine",
+                remedy="Add --simulate to run many nodes in few processes.",
             )
         needed = nodes * _FILES_ELSEWHERE + max(map(len, groups)) * _FILES_PER_NODE + _OTHER_FILES
         if allowed < needed:
             raise UsageError(
-                f"--nodes={nodes}: the process of the first node needs {needed} open files; it may have {allowed}",
-                remedy="Raise the hard limit (ulimit -Hn), ask for fewer, or for more processes: --simulate=P.",
+                f"--nodes={nodes}: the first node's process needs {needed} open files, but the limit is {allowed}",
+                remedy="Raise the hard limit (ulimit -Hn), use fewer nodes, or more processes: --simulate=P.",
             )
 
 
@@ -197,9 +197,9 @@ def run_once(target: Candidate, nodes: int, args: Namespace, *, loss: bool, file
     closed = not _OF_CLOSED_JOBS.isdisjoint(harness.conf)
     with ExitStack() as running:
         directory = Path(running.enter_context(tempfile.TemporaryDirectory(dir=files)))
-        with backends.asking_harness("its harness gives no endpoint"):
+        with backends.asking_harness("its harness gave no endpoint"):
             endpoint = harness.endpoint(directory)
-        with backends.asking_harness("its harness does not tell its processes"):
+        with backends.asking_harness("its harness did not list its processes"):
             pids = [*harness.service.pids] if harness.service else []
         apart = target.runs or harness.service is not None  # in none of the nodes
         probe = (traits.probe or harness.probe) if harness.dialled and not closed else ""

@@ -170,7 +170,7 @@ def _check(args: Namespace) -> None:
     for text in args.targets:
         kind, colon, threads = text.partition(":")
         if kind not in KINDS or (colon and (kind != "ours" or not threads.isdecimal() or int(threads) < 1)):
-            raise UsageError(f"--targets: '{text}' is none of {', '.join(KINDS)}, ours:N")
+            raise UsageError(f"--targets: '{text}' is not one of {', '.join(KINDS)}, ours:N")
     most = 0
     for workload in args.workloads:
         if workload == "init":
@@ -181,8 +181,8 @@ def _check(args: Namespace) -> None:
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed < most + _OTHER_FILES:
         raise UsageError(
-            f"{most} connections need {most + _OTHER_FILES} open files; this process may have {allowed}",
-            remedy="Raise the hard limit (ulimit -Hn), or ask for fewer by --connections and --job.",
+            f"{most} connections need {most + _OTHER_FILES} open files, but the limit is {allowed}",
+            remedy="Raise the hard limit (ulimit -Hn), or reduce --connections and --job.",
         )
 
 
@@ -496,9 +496,9 @@ def load_module() -> ModuleType:
         from rdzv_launcher.bench import _load as module
     except ImportError as error:
         raise MissingDependency(
-            f"the load generator of `rdzv bench store` is not part of this installation of rdzv-plugins: {error}",
-            remedy="It needs Linux, and a C++20 compiler when rdzv-plugins is installed: apt-get install g++ (or the "
-            "like), then pip install --force-reinstall --no-cache-dir --no-binary rdzv-plugins rdzv-plugins.",
+            f"rdzv bench store needs the load generator, which this installation does not have: {error}",
+            remedy="It is built on Linux with a C++20 compiler: apt-get install g++ (or similar), then "
+            "pip install --force-reinstall --no-cache-dir --no-binary rdzv-plugins rdzv-plugins.",
         ) from None
     return module
 
