@@ -196,9 +196,9 @@ class CoordinationSessions(JobTheme, kind="coordination"):
         assert [event for event in recorder.take(4) if event[1] is None] == [("taken over", None)]
         assert keys_of(watcher) == {"stays": b"kept", "fence": b""}
 
-    @pytest.mark.parametrize("child", ["", "fork", "spawn"])
+    @pytest.mark.parametrize("child", ["fork", "spawn"])
     def test_the_keys_of_a_killed_process_go(self, job: ContractJob, child: str) -> None:
-        # They go at once or after its time to live, even if it leaves a child that has inherited what it could.
+        # They go at once or after its time to live, although it leaves a child that has inherited what it could.
         one, recorder = job.session(), Recorder()
         one.watch("node", recorder, timeout=T)
         with job.holder("node", job.ttl, child) as process:

@@ -65,7 +65,7 @@ class NodeError(Exception):
         """Assert that it is of one of these classes, that this matches in its text, and that it has a remedy."""
         assert any(map(self.is_a, kinds)), f"not a {' or '.join(map(str, kinds))}: {self}"
         assert re.search(saying, self.text), f"{saying!r} is not said: {self}"
-        assert self.remedy, f"what to do next: {self}"
+        assert self.remedy, f"no remedy: {self}"
 
     def __str__(self) -> str:
         return f"{self.command} of {self.node} raised {self.kinds[0]}: {self.text}\n{self.remedy}"
@@ -95,7 +95,7 @@ class Pending(Generic[T]):
             more = left > 0 and self.node.receive(left)
             if not more and not self.answer.done():  # the last answer comes with the end of its process
                 raise AssertionError(
-                    f"{self.command} of {self.node} is not answered after {timeout - left:.1f} s: its process "
+                    f"{self.command} of {self.node} got no answer within {timeout - left:.1f} s: its process "
                     f"{self.node.state}\n{self.node.logs()}"
                 )
         return self.answer.result()
@@ -206,7 +206,7 @@ class Node(Forked):
         """Let the process end like any program; returns its exit code."""
         self.later("agent", "exit").result()
         code = self.wait(PATIENCE)
-        assert code is not None, f"{self} has not ended within {PATIENCE:g} s\n{self.logs()}"
+        assert code is not None, f"{self} did not end within {PATIENCE:g} s\n{self.logs()}"
         return code
 
     def freeze(self) -> None:
@@ -314,7 +314,7 @@ def one_world(nodes: Iterable[Node]) -> None:
     places = sorted((node.joining.result() for node in nodes), key=lambda place: place.rank)
     ranks, worlds = [place.rank for place in places], [place.world for place in places]
     assert ranks == list(range(len(places))), f"the {len(places)} nodes of one round have the ranks {ranks}: {places}"
-    assert set(worlds) == {len(places)}, f"the {len(places)} nodes of one round believe in {worlds} nodes: {places}"
+    assert set(worlds) == {len(places)}, f"the {len(places)} nodes of one round count {worlds} nodes: {places}"
 
 
 def regroup(nodes: Sequence[Node], what: str = "") -> None:
@@ -376,7 +376,7 @@ class NodeTheme(Theme):
     def host_of(self, nodes: Sequence[Node]) -> Node | None:
         """The node with which the endpoint would go; None if there is no such node. The nodes have joined."""
         hosts = [node for node in nodes if self.serves(node)]
-        assert len(hosts) <= 1, f"one node at most serves the endpoint, not {', '.join(map(str, hosts))}"
+        assert len(hosts) <= 1, f"at most one node may serve the endpoint, not {', '.join(map(str, hosts))}"
         return hosts[0] if hosts else None
 
     def serves(self, node: Node) -> bool:
@@ -417,7 +417,7 @@ def needs(condition: Callable[[Any], object], why: str) -> Callable[[Test], Test
 def told(nodes: Iterable[Node], what: str) -> None:
     """Wait until each of them is told to restart its workers, because of ``what``."""
     for node in nodes:
-        assert node.await_change(), f"{node} is not told that {what}"
+        assert node.await_change(), f"{node} was not told that {what}"
 
 
 def take_in(nodes: Sequence[Node], entering: Pending[Joined]) -> None:
