@@ -8,7 +8,7 @@ import math
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from rdzv_plugins.errors import BrokenPlugin, PluginError, RdzvError, is_signal
 from rdzv_plugins.installed import normalise
@@ -97,13 +97,8 @@ class PluginHost:
 
     def preflight(self, request: Request) -> list[NodeCheck]:
         """What plug-ins have found on this node. Raises ``BrokenPlugin`` for any other result."""
-        found: list[NodeCheck] = []
-        for record, answer in self._answers("rdzv_preflight", request=request):
-            checks = [answer] if isinstance(answer, NodeCheck) else _list_of(record, answer)
-            for check in checks:
-                _require_check(record, check)
-            found += checks
-        return found
+        answers = self._answers("rdzv_preflight", read=_checks_of, request=request)
+        return [check for _, checks in answers for check in checks]
 
     def after_join(self, request: Request, info: RendezvousInfo) -> None:
         """Tell plug-ins that a round is complete."""
@@ -134,10 +129,9 @@ class PluginHost:
         """Tell plug-ins how it ended. If one fails here, that is logged and the others are still told."""
         self._answers("rdzv_shutdown", swallow=True, request=request, outcome=outcome)
 
-    def _answers(self, hook: str, *, swallow: bool = False, **arguments: Any) -> list[tuple[PluginRecord, Any]]:
+    def _answers(self, hook: str, **arguments: Any) -> list[tuple[PluginRecord, Any]]:
         """The answers of all plug-ins to a hook, in order."""
-        asked = self._in_order(hook)
-        return [(each, answer) for each in asked for answer in self._ask(each, hook, swallow=swallow, **arguments)]
+        return [(each, answer) for each in self._in_order(hook) for answer in self._ask(each, hook, **arguments)]
 
     def _in_order(self, hook: str) -> list[PluginRecord]:
         """The usable plug-ins; those marked ``tryfirst`` or ``trylast`` come first or last, as in pluggy."""
@@ -145,15 +139,24 @@ class PluginHost:
         usable = [record for record in self.records if record.plugin is not None]
         return sorted(usable, key=lambda r: marked[r.id].trylast - marked[r.id].tryfirst if r.id in marked else 0)
 
-    def _ask(self, record: PluginRecord, hook: str, *, swallow: bool = False, **arguments: Any) -> list[Any]:
+    def _ask(
+        self,
+        record: PluginRecord,
+        hook: str,
+        *,
+        swallow: bool = False,
+        read: Callable[[PluginRecord, Any], Any] = lambda _, answer: answer,
+        **arguments: Any,
+    ) -> list[Any]:
         """Call a hook of one plug-in, so that an error can be attributed to it. Returns one answer at most.
 
-        Our own errors (``RdzvError``) pass through; anything else becomes ``PluginError`` with the plug-in's name.
+        Our own errors (``RdzvError``) pass through; anything else becomes ``PluginError`` with the plug-in's name: also
+        where ``read`` goes through an answer, which may be a generator of the plug-in.
         """
         others = [r.plugin for r in self.records if r.plugin is not None and r is not record]
         call: Callable[..., list[Any]] = self._manager.subset_hook_caller(hook, others)
         try:
-            return call(**arguments)
+            return [read(record, answer) for answer in call(**arguments)]
         except RdzvError:
             if not swallow:
                 raise
@@ -190,25 +193,14 @@ def _check_mapping(record: PluginRecord, hook: str, answer: object) -> None:
         )
 
 
-def _list_of(record: PluginRecord, answer: object) -> list[Any]:
-    """What a hook has returned as an iterable, which may be a generator of the plug-in."""
-    if not isinstance(answer, Iterable) or isinstance(answer, str | bytes | Mapping):
-        _require_check(record, answer)
-        return []
-    try:
-        return list(answer)
-    except RdzvError:
-        raise
-    except Exception as error:
-        if is_signal(error):
-            raise
-        raise PluginError(
-            f"{record.label} raised {type(error).__name__} in rdzv_preflight: {error}",
-            remedy=f"Switch it off with --rdzv-no-plugin {record.name}, or repair it.",
-        ) from error
+def _checks_of(record: PluginRecord, answer: object) -> list[NodeCheck]:
+    several = isinstance(answer, Iterable) and not isinstance(answer, str | bytes | Mapping)
+    found: Iterable[object] = cast(Iterable[object], answer) if several else (answer,)
+    return [_checked(record, each) for each in found]
 
 
-def _require_check(record: PluginRecord, check: object) -> None:
+def _checked(record: PluginRecord, check: object) -> NodeCheck:
+    """The check, if it is one. Raises ``BrokenPlugin``."""
     remedy = "The hook must return a rdzv_plugins.NodeCheck, several of them, or None."
     if not isinstance(check, NodeCheck):
         raise BrokenPlugin(f"{record.label} returned {type(check).__name__} from rdzv_preflight", remedy=remedy)
@@ -216,6 +208,7 @@ def _require_check(record: PluginRecord, check: object) -> None:
     number = check.value is None or (isinstance(check.value, int | float) and 0 <= check.value < math.inf)
     if not texts or not check.name or not number or check.verdict not in ("ok", "warning", "broken"):
         raise BrokenPlugin(f"{record.label} returned {check!r} from rdzv_preflight", remedy=remedy)
+    return check
 
 
 def _field_type(name: str) -> Any:

@@ -27,16 +27,15 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rdzv_plugins.interfaces import Capability, RendezvousHandler, Request
-from rdzv_plugins.testing.commands import Commands, Joined, obey
+from rdzv_plugins.testing.commands import LANES, Commands, Joined, obey
 from rdzv_plugins.testing.forked import Forked
 from rdzv_plugins.testing.harness import Harness, entry
 from rdzv_plugins.testing.parts import PATIENCE, stop, wait_until
 from rdzv_plugins.testing.suite import Test, Theme, gap_if
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 _LOG_TAIL = 6000
@@ -109,32 +108,8 @@ class Pending(Generic[T]):
         raise AssertionError(f"{self.command} of {self.node} raised no error: {result}\n{self.node.logs()}")
 
 
-Does = TypeVar("Does", Commands, RendezvousHandler)
-
-
-def _begins(
-    command: Callable[Concatenate[Does, P], T], lane: str = "agent"
-) -> Callable[Concatenate[Node, P], Pending[T]]:
-    """A method that has the node's process begin this, without waiting for its end. See ``commands`` for the lanes."""
-
-    def begin(node: Node, /, *args: P.args, **kwargs: P.kwargs) -> Pending[T]:
-        return node.later(lane, command.__name__, *args, **kwargs)
-
-    return begin
-
-
-def _asks(command: Callable[Concatenate[Does, P], T], lane: str = "agent") -> Callable[Concatenate[Node, P], T]:
-    """A method that has the node's process do this, and returns the answer."""
-
-    def ask(node: Node, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        answer: T = node.later(lane, command.__name__, *args, **kwargs).result()
-        return answer
-
-    return ask
-
-
 class Node(Forked):
-    """One node's process. Used by one thread. ``commands`` says what it can be told."""
+    """One node's process. Used by one thread. It can be told what ``Commands`` and its handler can do."""
 
     def __init__(self, job: NodesJob, request: Request) -> None:
         self.request, self.name, self.logs = request, f"{len(job.nodes)}", job.logs
@@ -151,33 +126,20 @@ class Node(Forked):
 
     # its commands
 
-    create = _asks(Commands.create)
-    num_nodes_waiting = _asks(RendezvousHandler.num_nodes_waiting)
-    is_closed = _asks(RendezvousHandler.is_closed)
-    set_closed = _asks(RendezvousHandler.set_closed)
-    get_run_id = _asks(RendezvousHandler.get_run_id)
-    peer_lost = _asks(RendezvousHandler.peer_lost)
-    note_done = _asks(RendezvousHandler.note_done)
-    note_leaving = _asks(RendezvousHandler.note_leaving)
-    note_failure = _asks(RendezvousHandler.note_failure, "side")
-    first_failure = _asks(RendezvousHandler.first_failure)
-    leave = _asks(Commands.leave)
-    store = _asks(Commands.store)
-    worker = _asks(Commands.worker, "worker")
-    worker_quit = _asks(Commands.worker_quit, "worker")
-    hosts = _asks(Commands.hosts, "side")
-    leads = _asks(Commands.leads, "side")
-    overrides = _asks(Commands.overrides)
-    requests = _asks(Commands.requests, "side")
-    has_written = _asks(Commands.has_written, "side")
-    traffic = _asks(Commands.traffic, "side")
-    resources = _asks(Commands.resources, "side")
-    await_change = _asks(Commands.await_change)
-    await_closed = _asks(Commands.await_closed)
-    await_change_later = _begins(Commands.await_change)
-    leave_later = _begins(Commands.leave)  # a node that serves something may wait for the others
-    store_later = _begins(Commands.store)
-    worker_later = _begins(Commands.worker, "worker")
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """A method of ``Commands`` or of the handler: it has the process do this, and returns the answer.
+
+        With ``_later`` at the end of its name it returns a ``Pending`` at once: ``node.leave_later("done")``.
+        """
+        command = name.removesuffix("_later")
+        if not (hasattr(Commands, command) or hasattr(RendezvousHandler, command)):
+            raise AttributeError(name)
+
+        def tell(*args: Any, **kwargs: Any) -> Any:
+            pending = self.later(LANES.get(command, "agent"), command, *args, **kwargs)
+            return pending if name != command else pending.result()
+
+        return tell
 
     def join(self) -> Pending[Joined]:
         self.joining = self.later("agent", "join")
@@ -401,12 +363,12 @@ class NodeTheme(Theme):
         """Whether a node's join has got so far that the others can know of it, by what it has written and sent."""
         if "joining at" not in node.log:
             return False
-        written = node.has_written()
+        written: bool | None = node.has_written()
         if written is not None:
             return written
         sent = node.traffic()  # a handler of its own: it has come to rest
         time.sleep(_REST_S)
-        return node.traffic() == sent
+        return bool(node.traffic() == sent)
 
 
 def needs(condition: Callable[[Any], object], why: str) -> Callable[[Test], Test]:
