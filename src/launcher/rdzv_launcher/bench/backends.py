@@ -53,6 +53,11 @@ class Candidate:
     """The options that it has and the user has not set."""
 
     @property
+    def backend(self) -> str:
+        """What the launcher calls it."""
+        return self.name.removeprefix("torch-") if self.reference else self.name
+
+    @property
     def reference(self) -> bool:
         return self.name in REFERENCES
 

@@ -15,6 +15,7 @@ from rdzv_launcher.bench import jobs
 from rdzv_launcher.bench.backends import candidates
 from rdzv_launcher.bench.children import Guard
 from rdzv_launcher.bench.jobs import Job, JobBench, JobCase, JobSample, Launcher
+from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.kvstore.sockets.listening import port_holder
 
 _FIGURES = {
@@ -111,7 +112,7 @@ class Fault:
 
     def of(self, target: Launcher) -> Fault:
         """What happens to this target: this fault, or the same with an agent in place of the lost one."""
-        return FAULTS[self.instead] if self.instead and not target.elastic else self
+        return FAULTS[self.instead] if self.instead and not target.has(Capability.ELASTIC) else self
 
     def way(self, nodes: int) -> str:
         """How a job of this many nodes goes on."""
@@ -149,7 +150,7 @@ def cases(faults: Iterable[str], targets: Sequence[Launcher]) -> dict[Fault, lis
     found: dict[Fault, list[Launcher]] = {}
     for fault in (FAULTS[name] for name in faults):
         for kind in (fault, FAULTS[fault.instead or fault.name]):
-            able = [target for target in targets if target.several or kind.endpoints == 1]
+            able = [target for target in targets if kind.endpoints == 1 or target.has(Capability.SEVERAL_ENDPOINTS)]
             hit = [target for target in able if fault.of(target) == kind or target in found.get(kind, ())]
             if hit:
                 found[kind] = hit

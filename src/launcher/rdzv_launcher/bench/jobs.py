@@ -53,24 +53,24 @@ class Launcher:
     name: str
     program: str
     """The launcher's command: ``rdzv-run`` or ``torchrun``."""
-    backend: str
-    """The name after ``--rdzv-backend``; empty for the launcher without any rendezvous flag."""
+    rendezvous: Candidate | None = None
+    """By what its nodes meet; None for the launcher without any rendezvous flag."""
     conf: Mapping[str, str] = field(default_factory=dict)
-    ranks: bool = False
-    """Nodes are given their ranks."""
-    elastic: bool = False
-    """``--nnodes=MIN:MAX`` is respected."""
-    several: bool = False
-    """It takes several endpoints, and goes on at another one."""
     flags: tuple[str, ...] = ()
     """Additional flags of rdzv-run."""
-    harness: Harness = field(default_factory=Harness)
-    """It knows the endpoint: unless said otherwise, any port of loopback."""
+
+    @property
+    def harness(self) -> Harness:
+        """It knows the endpoint: unless said otherwise, any port of loopback."""
+        return Harness() if self.rendezvous is None else self.rendezvous.harness
 
     @property
     def reference(self) -> bool:
         """Whether this is torch's own launcher, with which the others are compared."""
         return self.program == "torchrun"
+
+    def has(self, capability: Capability) -> bool:
+        return self.rendezvous is not None and capability in self.rendezvous.capabilities
 
 
 class JobFailed(DidNotFinish):
@@ -98,8 +98,8 @@ class Job:
         if mode == "endless":  # something is to happen to it
             self._flags.append("--max-restarts=100")
             timeout_s = COLLECTIVE_TIMEOUT_S
-        if launcher.backend:
-            self._flags += [f"--nnodes={nnodes}", f"--rdzv-backend={launcher.backend}"]
+        if launcher.rendezvous is not None:
+            self._flags += [f"--nnodes={nnodes}", f"--rdzv-backend={launcher.rendezvous.backend}"]
             self._flags += [f"--rdzv-id=bench-{uuid.uuid4().hex[:8]}", f"--rdzv-endpoint={self.endpoint}"]
             self._flags.append("--local-addr=127.0.0.1")  # so that nobody looks up this machine's name
         else:  # otherwise both listen on 29500, where somebody else may be
@@ -122,7 +122,7 @@ class Job:
 
     def command(self, node: int) -> list[str]:
         """The command line of one node's agent."""
-        ranks = [f"--node-rank={node}"] if self._launcher.ranks else []
+        ranks = [f"--node-rank={node}"] if self._launcher.has(Capability.NODE_RANK) else []
         return [str(_program(self._launcher.program)), *self._flags, *ranks, *self._script]
 
     def start_agent(self, node: int) -> int:
@@ -202,17 +202,7 @@ def _endpoint(launcher: Launcher, directory: Path, count: int) -> str:
 
 def launcher_of(candidate: Candidate, conf: Mapping[str, str]) -> Launcher:
     """rdzv-run on this backend, or plain torchrun on torch's own, with these options."""
-    theirs, name = candidate.reference, candidate.name
-    return Launcher(
-        name,
-        "torchrun" if theirs else "rdzv-run",
-        name.removeprefix("torch-") if theirs else name,
-        conf,
-        ranks=Capability.NODE_RANK in candidate.capabilities,
-        elastic=candidate.elastic,
-        several=Capability.SEVERAL_ENDPOINTS in candidate.capabilities,
-        harness=candidate.harness,
-    )
+    return Launcher(candidate.name, "torchrun" if candidate.reference else "rdzv-run", candidate, conf)
 
 
 def references(names: Sequence[str], c10d_conf: Mapping[str, str] = NOTHING) -> list[Launcher]:

@@ -25,7 +25,7 @@ _WITH_TORCH = {
     "job_cpu": ("CPU of the whole job until the first collective", "s"),
 }
 """Of those in which they do."""
-_ALONE = [Launcher(name, name, "") for name in ("rdzv-run", "torchrun")]
+_ALONE = [Launcher(name, name) for name in ("rdzv-run", "torchrun")]
 _CAPTION = """\
 Ratios are the median of those of the turns, to torchrun in the same turn.
   first line        from the start of the agents to the first line of a worker, on the last node to have one
