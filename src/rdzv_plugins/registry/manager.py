@@ -167,7 +167,7 @@ class PluginHost:
             if not swallow:
                 raise PluginError(
                     f"{record.label} raised {type(error).__name__} in {hook}: {error}",
-                    remedy=f"Switch it off with --rdzv-no-plugin {record.name}, or repair it.",
+                    remedy=f"Disable it with --rdzv-no-plugin {record.name}, or fix it.",
                 ) from error
             logger.warning("%s failed in %s: %s", record.label, hook, error)
         return []

@@ -84,5 +84,5 @@ def as_text(data: dict[str, Any]) -> str:
             lines.append(f"    {failure['remedy']}")
         lines.append("")
     lines += [f"CONFLICT {conflict}" for conflict in data["conflicts"]]
-    lines += [f"switched off: {name}" for name in data["disabled"]]
+    lines += [f"disabled: {name}" for name in data["disabled"]]
     return "\n".join(lines).rstrip()
