@@ -122,7 +122,7 @@ def test_where_nothing_listens_it_stays_by_tcp(server: Reached, path: str, why: 
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no store"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not a store"),
         (b"", "closed the connection"),
         (None, r"no answer within 0\.1 s"),
     ],
