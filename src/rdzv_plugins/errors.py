@@ -47,9 +47,9 @@ class RdzvError(Exception):
 
 
 class UsageError(RdzvError):
-    """The command line, a PET_* variable or --rdzv-conf asks for something impossible.
+    """The command line, a PET_* variable or --rdzv-conf is wrong.
 
-    Nothing has been started. A backend raises it from ``validate`` for a malformed endpoint, or for options that
+    Nothing was started. A backend raises it from ``validate`` for a malformed endpoint, or for options that
     contradict each other.
     """
 
@@ -60,23 +60,23 @@ class UsageError(RdzvError):
 class OptionError(UsageError):
     """A --rdzv-conf key is unknown, has the wrong type or is out of range.
 
-    Raised before the backend is created, according to its options dataclass. The message names the key and the backend,
-    the remedy says what is accepted.
+    Raised before the backend is created, based on its options dataclass. The message names the key and the backend, the
+    remedy says what is accepted.
     """
 
 
 class RunIdMissing(UsageError):
-    """Other jobs may meet at the same place, and this one has no name there: it was started without --rdzv-id.
+    """Several jobs may share the endpoint, and this one was started without --rdzv-id.
 
-    With the default run id, ``none``, two jobs would take each other's nodes for their own. Raised before anything is
-    written, for a backend whose nodes meet at a service, and at an ``rdzv serve``.
+    With the default run id, ``none``, two jobs would mix up their nodes. Raised before anything is written, for a
+    backend whose nodes meet at a service, and at an ``rdzv serve``.
     """
 
 
 class UnknownBackend(UsageError):
     """No installed plug-in provides the requested backend.
 
-    The remedy lists the existing names. Also raised for a backend that is switched off.
+    The remedy lists the available names. Also raised for a disabled backend.
     """
 
 
@@ -106,87 +106,87 @@ class NameConflict(PluginError):
 
 
 class MissingDependency(PluginError):
-    """The selected backend is installed, but something that it imports is not.
+    """The selected backend is installed, but a module that it imports is not.
 
-    The remedy is the command that installs it: ``Backend.install``, or what the distribution's extras say.
+    The remedy is the command that installs it: from ``Backend.install``, or from the distribution's extras.
     """
 
 
 class NotProvided(PluginError):
-    """The name belongs to a backend that is known but not provided: ``etcd-v2``.
+    """The backend is known but not provided: ``etcd-v2``.
 
     The remedy names the one to use instead.
     """
 
 
 class LimitTooLow(RdzvError):
-    """The system allows this process less than the launch needs: open files, room on a disk, a call that it refuses.
+    """A system limit is too low for the launch: open files, disk space, or a system call that is not allowed.
 
-    Nothing has been started; with a full disk, at least no worker of the round that was about to begin.
+    Nothing was started; with a full disk, at least no worker of the round that was about to begin.
     """
 
     exit_code = 71  # EX_OSERR
 
 
 class WorkersStuck(RdzvError):
-    """A worker of this node does not end, not even by SIGKILL, or was in uninterruptible sleep (state D) for too long.
+    """A worker of this node did not end on SIGKILL, or was in uninterruptible sleep (state D) for too long.
 
-    As a rule the kernel holds it, and what it was using: a device, a network card, a file system. The node ends, and no
-    worker is started on it again; the other nodes may go on without it.
+    Usually the kernel waits for a device, a network card or a file system that the worker was using. The node ends and
+    starts no more workers; the other nodes may continue without it.
     """
 
     exit_code = 71  # EX_OSERR
 
 
 class WorkerNotStarted(RdzvError):
-    """The system could not start a worker: its program does not exist, or no further process is allowed.
+    """The system could not start a worker: its program does not exist, or the process limit is reached.
 
-    The message names the worker by its local rank, the program or file, and what the system said. No worker of the
-    round runs on this node.
+    The message has the worker's local rank, the program or file, and the system's error. No worker of the round runs on
+    this node.
     """
 
     exit_code = 71
 
 
 class SupervisorLost(RdzvError):
-    """The supervisor of this node's workers has ended, or does not answer: the workers are ended with it.
+    """The supervisor of this node's workers ended or does not answer; the workers are stopped.
 
-    Somebody killed it, or memory was short.
+    It was killed, or the node ran out of memory.
     """
 
     exit_code = 71
-    remedy_text = "If nobody has killed it, look for the out-of-memory killer: dmesg, or the events of the container."
+    remedy_text = "Unless somebody killed it, check for the out-of-memory killer: dmesg, or the container's events."
 
 
 class CrashLoop(RdzvError):
-    """The workers fail again and again at the same place, and restarting them does not help: the job has ended.
+    """The workers keep failing at the same place, so the job ended although restarts were left.
 
-    Three rounds in a row had the same first failure over all nodes, by its exception and last frame, and no progress in
-    between, though restarts were left. ``--rdzv-conf crash_loop`` says which failures count; all nodes end with this
-    code. If the restarts are used up, the job ends with the worker's own code instead.
+    Three rounds in a row had the same first failure over all nodes (exception and last frame), without progress in
+    between. ``--rdzv-conf crash_loop`` says which failures count; all nodes end with this code. If no restarts are
+    left, the job ends with the worker's own code instead.
     """
 
     exit_code = 82
     scheduler: ClassVar[Advice] = "do not requeue"
     remedy_text = (
-        "Look at the traceback, and at what has changed since it last worked. --rdzv-conf crash_loop=off goes on until "
-        "the restarts are used up, as torchrun does."
+        "Check the traceback, and what changed since it last worked. To use up all restarts, as torchrun does: "
+        "--rdzv-conf crash_loop=off."
     )
 
 
 class JobHung(RdzvError):
-    """No worker of the job has made progress for ``--hang-timeout``, and no restart is left: the job has ended.
+    """No worker made progress for ``--hang-timeout`` and no restart was left, so the job ended.
 
-    The summary names the worker that differs from the others, and where it stands; all stacks are in the log directory
-    of each node.
+    The summary names the worker that differs from the others and where it is; all stacks are in each node's log
+    directory.
     """
 
     exit_code = 80
-    remedy_text = "Look at the stacks in the log directory: first at that worker, then at what the others wait for."
+    remedy_text = "Read the stacks in the log directory: first that worker's, then what the others wait for."
 
 
 class JoinVetoed(RdzvError):
-    """A plug-in's ``rdzv_before_join`` hook refused to let this node join (a failed health check).
+    """A plug-in's ``rdzv_before_join`` hook kept this node out (a failed health check).
 
     Raised by plug-ins only.
     """
@@ -195,9 +195,9 @@ class JoinVetoed(RdzvError):
 
 
 class StoreError(RdzvError):
-    """A store of a round's agents, or the agents' control store, did not do what was requested.
+    """A request to the store of a round's agents, or to their control store, failed.
 
-    If torch calls, it is torch's ``DistStoreError``, and the first class below it is ``DistNetworkError``.
+    For torch as the caller it is torch's ``DistStoreError``, and the first class below it is ``DistNetworkError``.
     """
 
     exit_code = 68  # EX_NOHOST
@@ -205,9 +205,9 @@ class StoreError(RdzvError):
 
 
 class StoreLost(StoreError):
-    """The connection to the store is broken for good; the message names the store and says why.
+    """The connection to the store was lost for good; the message names the store and the cause.
 
-    Usually the agent that served it has ended.
+    Usually the agent that served it ended.
     """
 
 
@@ -218,9 +218,9 @@ class StoreTimeout(StoreError):
 
 
 class RendezvousFailed(RdzvError):
-    """Nodes could not agree on a round, or lost each other.
+    """The nodes could not agree on a round, or lost each other.
 
-    If torch's agent calls, as with plain torchrun, this and its subclasses are also torch's corresponding errors:
+    With torch's agent, as in plain torchrun, this and its subclasses are also torch's corresponding errors:
     ``RendezvousTimeoutError``, ``RendezvousConnectionError``, ``RendezvousClosedError`` or ``RendezvousStateError``.
     """
 
@@ -238,10 +238,10 @@ class RendezvousTimeout(RendezvousFailed):
 
 
 class EndpointUnreachable(RendezvousFailed):
-    """The endpoint did not resolve, refused, did not answer, or is not what was expected.
+    """The endpoint did not resolve, refused the connection, did not answer, or is not what was expected.
 
-    Each case has its own message, which names the endpoint. A coordination backend raises it from ``open_session`` when
-    its ``timeout`` is over, but not earlier: a service may be about to start.
+    Each case has its own message with the endpoint. A coordination backend raises it from ``open_session`` when its
+    ``timeout`` is over, not earlier: a service may be about to start.
     """
 
     exit_code = 68  # EX_NOHOST
@@ -249,9 +249,9 @@ class EndpointUnreachable(RendezvousFailed):
 
 
 class AccessRefused(EndpointUnreachable):
-    """The service answers, but not to this user: wrong or missing password, or no permission.
+    """The service refused this user: wrong or missing password, or no permission.
 
-    Asking again would not help, so it is raised at once. The message holds no password.
+    Retrying would not help, so it is raised at once. The message contains no password.
     """
 
     exit_code = 77  # EX_NOPERM
@@ -259,17 +259,17 @@ class AccessRefused(EndpointUnreachable):
 
 
 class EndpointLost(EndpointUnreachable):
-    """The endpoint was reached and then went away.
+    """The endpoint was reached, then lost.
 
-    The node or the service that served it has ended, or the network between has failed.
+    The node or service behind it ended, or the network in between failed.
     """
 
 
 class NodeLost(RendezvousFailed):
     """A node of the round was lost, and no restart is left.
 
-    The message names it, and says how that is known. Workers of the other nodes fail with their peers there; that is
-    not the cause, and such a worker's error did not end the job.
+    The message names it and how its loss was detected. Workers on other nodes fail as a consequence; their errors are
+    not the cause.
     """
 
     exit_code = 68
@@ -277,11 +277,10 @@ class NodeLost(RendezvousFailed):
 
 
 class ConnectionLost(EndpointLost):
-    """A session with the coordination service has ended: its connection broke, or it was silent for too long.
+    """A session with the coordination service ended: its connection broke, or the service was silent for too long.
 
     Raised by every call of an ended session, and passed to ``on_lost``. ``silent`` is True in the second case: the node
-    then tries to open another for one second, instead of the time to live. Users do not see it: they see how that
-    ended.
+    then tries to open another for one second, instead of the time to live. Users see only how that ended.
     """
 
     silent = False
@@ -293,16 +292,16 @@ class ConnectionLost(EndpointLost):
 
 
 class Compacted(RendezvousFailed):
-    """A watch asked for changes that the coordination service has forgotten: list the keys again.
+    """A watch asked for changes that the coordination service no longer has: list the keys again.
 
     Raised by ``Session.watch``; the elastic rendezvous handles it.
     """
 
 
 class AddressInUse(RendezvousFailed):
-    """The address that this node should serve is taken.
+    """The address that this node should serve is in use.
 
-    The message names the process that has it, if that can be known.
+    The message names the process that uses it, if known.
     """
 
     exit_code = 68
@@ -312,14 +311,14 @@ class AddressInUse(RendezvousFailed):
 class RunIdMismatch(RendezvousFailed):
     """The endpoint belongs to another run.
 
-    Both run ids are in the message. Choose another port, or give all nodes of one job the same ``--rdzv-id``.
+    The message has both run ids. Choose another port, or give all nodes of a job the same ``--rdzv-id``.
     """
 
 
 class SettingsDiffer(RendezvousFailed):
-    """This node was started with other settings than the rest of the job.
+    """This node's settings differ from those of the rest of the job.
 
-    The message gives each setting on both sides, and names the other node. Only this node ends.
+    The message shows each setting on both sides, and names the other node. Only this node ends.
     """
 
     exit_code = 78  # EX_CONFIG
@@ -332,29 +331,29 @@ class SettingsDiffer(RendezvousFailed):
 
 
 class PreflightFailed(RendezvousFailed):
-    """``--preflight`` found that a node is broken, and the job cannot do without it.
+    """A node failed its ``--preflight`` checks, and the job cannot run without it.
 
-    The message names the nodes and says what is wrong with them. A job that has nodes to spare leaves such a node out.
+    The message names the nodes and what is wrong with them. A job with nodes to spare leaves such a node out.
     """
 
     exit_code = 83
     remedy_text = (
-        "Repair or replace what is named; or give the job a node to spare: --nnodes=MIN:MAX with more nodes than MIN."
+        "Repair or replace the named nodes, or give the job spare nodes: --nnodes=MIN:MAX with more nodes than MIN."
     )
 
 
 class RendezvousClosed(RendezvousFailed):
-    """The job has ended on another node.
+    """The job ended on another node.
 
     The message says how. If a worker failed, it is the subclass ``PeerFailed``.
     """
 
 
 class PeerFailed(RendezvousClosed):
-    """The job has failed on another node.
+    """The job failed on another node.
 
     ``failure`` is the worker that failed first on any node: its rank, its node, its last lines on stderr. ``why`` says
-    why the job was ended although restarts were left; empty if none were left.
+    why the job ended although restarts were left; empty if none were left.
 
     Exit code:
         The failed worker's.
@@ -368,21 +367,21 @@ class PeerFailed(RendezvousClosed):
 
 
 class Preempted(RendezvousClosed):
-    """A node had to go; its scheduler had announced it, and the workers were told in time: start the job again.
+    """A node was preempted after a notice, and the workers were notified in time: start the job again.
 
-    The node itself ends with it (``--preempt-grace``), and so do the other nodes if they cannot go on: fewer than the
+    The preempted node ends with it (``--preempt-grace``), and so do the others if they cannot continue: fewer than the
     minimum of ``--nnodes`` are left, or the node served the endpoint.
     """
 
     exit_code = 81
     scheduler: ClassVar[Advice] = "requeue"
-    remedy_text = "Start it again: it goes on from the checkpoint that its workers have saved, if they have."
+    remedy_text = "Start it again: it continues from the last checkpoint that its workers saved."
 
 
 class NotNeeded(RendezvousClosed):
-    """This node came when its job was about to end: it has never run its script.
+    """This node joined when its job was about to end, and never ran its script.
 
-    Not for a spare that waited while the job ran and leaves when it is done: that one ends with 0, and says so.
+    Not for a spare that waited while the job ran: when the job is done, it ends with 0.
     """
 
     exit_code = 66  # EX_NOINPUT
@@ -390,7 +389,7 @@ class NotNeeded(RendezvousClosed):
 
 
 class SpareReleased(NotNeeded):
-    """A spare's job is done: nothing is left to do for it, and nothing went wrong.
+    """The job of this spare node is done, and nothing went wrong.
 
     Raised by ``next_rendezvous``. ``rdzv-run`` then ends successfully, as does torch's agent, which gets a
     ``RendezvousGracefulExitError``.

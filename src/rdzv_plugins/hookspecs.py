@@ -60,7 +60,7 @@ def rdzv_register_backends() -> Backend | Iterable[Backend]:  # type: ignore[emp
 
 @hookspec
 def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[str, Any] | None:
-    """Fill in what the environment knows, such as a scheduler: the node rank, the endpoint, the run id.
+    """Fill in what the environment provides, for example a scheduler: node rank, endpoint, run id.
 
     Called:
         Once for each launch, after the command line is read and before the backend is made; once more if a plug-in has
@@ -100,7 +100,7 @@ def rdzv_resolve_request(request: Request, backend: Backend | None) -> Mapping[s
 
 @hookspec
 def rdzv_before_join(request: Request) -> None:
-    """Check the health of this node before it joins a round, and keep it out if necessary.
+    """Check this node before it joins a round, and keep it out if necessary.
 
     Called:
         Before every round, on every node, also before a restart. The round waits. Also by ``rdzv-run --check``, which
@@ -174,7 +174,7 @@ def rdzv_preflight(request: Request) -> NodeCheck | Iterable[NodeCheck] | None:
 
 @hookspec
 def rdzv_after_join(request: Request, info: RendezvousInfo) -> None:
-    """Learn that a round is complete, and this node's place in it.
+    """Get notified that a round is complete, with this node's rank in it.
 
     Called:
         After every completed round, before the workers start. They wait.
@@ -205,7 +205,7 @@ def rdzv_after_join(request: Request, info: RendezvousInfo) -> None:
 
 @hookspec
 def rdzv_assign_ranks(request: Request, nodes: Sequence[Node]) -> Sequence[str] | None:
-    """Order the nodes of a round to suit a topology: those of one switch side by side.
+    """Order the nodes of a round by topology, for example by switch.
 
     Called:
         When an elastic backend (``parallel``, or any ``CoordinationBackend``) forms a round, on the node that leads at
@@ -272,10 +272,10 @@ def rdzv_worker_env(request: Request, env: Mapping[str, str]) -> Mapping[str, st
 
 @hookspec
 def rdzv_shutdown(request: Request, outcome: Outcome) -> None:
-    """Learn how this node's part in the job has ended.
+    """Get notified how this node's part in the job ended.
 
     Called:
-        Once, when it has ended, in whatever way. Not if a signal has ended plain torchrun.
+        Once, however it ended. Not if plain torchrun was ended by a signal.
 
     Arguments:
         request: the launch, complete.
@@ -288,8 +288,7 @@ def rdzv_shutdown(request: Request, outcome: Outcome) -> None:
         Ignored.
 
     Errors:
-        An exception is logged with the plug-in's name, and changes nothing: the others are still told, and the exit
-        code stays.
+        An exception is logged with the plug-in's name; other plug-ins are still called, and the exit code stays.
 
     Example:
         ```python

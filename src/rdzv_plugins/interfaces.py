@@ -1,8 +1,8 @@
-"""What a plug-in makes a backend of, and what is passed to it. Nothing here imports torch.
+"""What a backend is made of, and what it is given. Nothing here imports torch.
 
 ``RendezvousHandler`` and ``RendezvousBackend`` have the methods of the classes of those names in
-``torch.distributed.elastic.rendezvous``: a torch handler is accepted as it is, and ours can be given
-to torch's elastic agent as they are.
+``torch.distributed.elastic.rendezvous``: a torch handler is accepted as it is, and torch's
+elastic agent accepts ours.
 
 Plug-ins import all of it from ``rdzv_plugins``.
 """
@@ -42,14 +42,14 @@ def _nobody_knows(endpoint: str) -> str:  # no lambda: a request goes to other p
 
 @dataclass(frozen=True)
 class Request:
-    """One launch on one node, complete and frozen: nobody re-reads argv or the environment."""
+    """One launch on one node, complete and frozen: argv and the environment are not read again."""
 
     backend: str
     """The requested name, which may be an alias."""
     run_id: str
     """The id that all nodes of the job share: --rdzv-id."""
     endpoint: str
-    """The endpoint as given; ``endpoints.parse_endpoint`` splits it. Empty when none is needed: ``standalone``."""
+    """The endpoint as given; ``parse_endpoint`` splits it. Empty if none is needed (``standalone``)."""
     min_nodes: int
     """The MIN of --nnodes=MIN:MAX, at least 1; equal to ``max_nodes`` if only one number was given."""
     max_nodes: int
@@ -58,14 +58,14 @@ class Request:
     node_rank: int | None = None
     """The given rank of this node, None when not given."""
     rank_moves: bool = False
-    """True if ``node_rank`` is a scheduler's number and not the user's wish: then ranks by domain take precedence."""
+    """True if ``node_rank`` comes from a scheduler, not from the user: ranks by domain then take precedence."""
     domain: str = ""
-    """This node's place in the network as known to a scheduler: a name that nodes near each other share; or ""."""
+    """This node's topology zone according to a scheduler: a name shared by nodes near each other; or ""."""
     local_addr: str | None = None
-    """The given address of this node; None: it is learnt from the socket that reaches the endpoint."""
+    """The given address of this node; None: that of the socket which reaches the endpoint."""
     role: str = "default"
     max_restarts: int = 0
-    """How often all workers may be restarted because one failed, before the job fails."""
+    """How many times the workers are restarted after a failure before the job fails."""
     conf: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """The keys and values of --rdzv-conf as the user wrote them."""
     options: Any = None
@@ -77,16 +77,16 @@ class Request:
     preflight: tuple[str, ...] = ()
     """The names of the checks to run before each round (``rdzv_plugins.system.preflight``); may be empty."""
     standalone: bool = False
-    """True if this node meets no other: --standalone, or a single node of the default backend without an endpoint."""
+    """True for a job without other nodes: --standalone, or one node of the default backend without an endpoint."""
     idle: str = ""
-    """Why there is nothing to do for this process, which then ends with 0 at once. Empty: it is an agent.
+    """Why this process has nothing to do and ends with 0 at once. Empty: it is an agent.
 
-    For plug-ins of schedulers that start a command several times on a node.
+    For schedulers that start a command several times on a node.
     """
     given: frozenset[str] = frozenset()
     """The fields that the user set: ``rdzv_resolve_request`` fills in only the others."""
     whose: Callable[[str], str] = field(default=_nobody_knows, compare=False, repr=False)
-    """Tells what listens at an endpoint that does not answer as expected, in words; empty if no other backend knows it.
+    """Identifies what listens at an endpoint, as text; empty if no other backend recognises it.
 
     It asks the ``Backend.recognise`` of each, which takes two seconds at most. Any thread may call it.
     """
@@ -98,34 +98,33 @@ class Request:
 
     @property
     def is_named(self) -> bool:
-        """True if the run id was chosen, and is not the default that any other job may have, too."""
+        """True if the run id was chosen, not the default that other jobs share."""
         return self.run_id != DEFAULT_RUN_ID or "run_id" in self.given
 
 
 class Capability(str, enum.Enum):
-    """What a backend promises. An undeclared capability is refused or warned about, never assumed."""
+    """What a backend promises. An undeclared capability is refused or causes a warning; it is never assumed."""
 
     # docs/reference/capabilities.md shows the docstrings below
 
     ELASTIC = "elastic"
     """``--nnodes=MIN:MAX``: nodes may join and leave while the job runs.
 
-    A round has at least MIN nodes and at most MAX. A node that comes later, or is lost, leads to a new round; if fewer
-    than MIN are left, they wait for a replacement.
+    A round has MIN to MAX nodes. A node that joins later, or is lost, starts a new round; if fewer than MIN are left,
+    they wait for a replacement.
 
     Undeclared:
-        When MIN is less than MAX, the launcher warns on each node that all MAX nodes are waited for, and gives the
-        backend a request in which MIN is MAX.
+        If MIN is less than MAX, the launcher warns on each node that it waits for all MAX nodes, and passes the backend
+        a request in which MIN is MAX.
     """
     NODE_RANK = "node_rank"
-    """A given ``--node-rank`` decides the node's place.
+    """``--node-rank`` sets the node's rank.
 
     The node with ``--node-rank=3`` is node 3 in each round of at least four nodes, with the global ranks of that
     place.
 
     Undeclared:
-        When ``--node-rank`` is given, the launcher warns on that node that it is ignored: the backend assigns the
-        ranks.
+        The launcher warns that ``--node-rank`` is ignored: the backend assigns the ranks.
     """
     TORCHRUN_PEERS = "torchrun_peers"
     """Nodes started by plain torchrun may be part of the same job.
@@ -134,26 +133,26 @@ class Capability(str, enum.Enum):
     nothing to do with ``--rdzv-backend=rdzv-plugins.NAME``, by which plain torchrun uses any backend.
 
     Undeclared:
-        Such a node does not join the job. The launcher cannot see it, and says nothing. Start all nodes with
-        ``rdzv-run``, or all with that name.
+        Such a node does not join the job, and the launcher cannot see it. Start all nodes with ``rdzv-run``, or all
+        with that name.
     """
     NODE_REPLACEMENT = "node_replacement"
-    """An agent that is started again takes its old place, and all restart in one round.
+    """A restarted agent gets its old rank back, and all nodes restart in one round.
 
     It is recognised by its ``--node-rank``, or by its machine if none was given, and gets the node rank of the previous
     round once the old agent is gone.
 
     Undeclared:
-        An agent that is started again counts as one more node, for which there has to be room; it may get any rank.
+        A restarted agent counts as a new node, for which there must be room; it may get any rank.
     """
     SEVERAL_ENDPOINTS = "several_endpoints"
-    """``--rdzv-endpoint=A,B,C``: the nodes meet at one of these, and at another when it is lost.
+    """``--rdzv-endpoint=A,B,C``: the nodes meet at one of these, and fail over to another when it is lost.
 
-    The next round has the same ranks, uses up no restart, and is the only one: nodes that are too few wait. A node that
-    comes to any endpoint finds the one that serves.
+    The next round has the same ranks, uses no restart, and is the only one: too few nodes wait. A node that connects to
+    any endpoint finds the one that serves.
 
     Undeclared:
-        A list is refused before anything starts, or names the members of one service that moves by itself.
+        A list is refused before anything starts, or names the members of one service that fails over by itself.
     """
     TOKEN = "token"
     """With ``RDZV_TOKEN`` or a ``token_file``, only nodes that know the token take part in the job.
@@ -196,7 +195,7 @@ Token: TypeAlias = Any
 
 @runtime_checkable
 class RendezvousBackend(Protocol):
-    """One state blob with compare-and-swap: the easy way to a backend of your own.
+    """One state blob with compare-and-swap: the easiest way to write a backend.
 
     The framework runs torch's dynamic (min:max) rendezvous on it. ``SharesStore`` has what it may offer in addition.
 
@@ -221,7 +220,7 @@ class RendezvousBackend(Protocol):
 
 
 class SharesStore(Protocol):
-    """What a ``RendezvousBackend`` may offer in addition: a store that all nodes share.
+    """An optional extension of a ``RendezvousBackend``: a store that all nodes share.
 
     Each attribute is optional. If ``store`` is missing, or None, the first node hosts a store, and its address travels
     beside the state.
@@ -246,19 +245,19 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 @dataclass(frozen=True)
 class ServiceCheck:
-    """One thing about the service. Immutable."""
+    """One finding about the service. Immutable."""
 
     name: str
-    """What was looked at, in a word or two: ``database of 10.0.0.1:2379``. Unique among the checks of one service."""
+    """What was checked, in a few words, unique for the service: ``database of 10.0.0.1:2379``."""
     text: str
-    """What was found, a sentence without its name."""
+    """What was found, as a sentence without the name."""
     verdict: Verdict = "ok"
-    """``wrong``: a job cannot be started there, or will fail. ``warning``: it can, and somebody should see to it.
+    """``wrong``: jobs cannot start there, or will fail. ``warning``: they can, but it needs attention.
 
-    ``skipped``: nothing can be said of it, and the text says why.
+    ``skipped``: not checked, and the text says why.
     """
     remedy: str = ""
-    """What to do about it, a sentence, for one that is wrong or a warning."""
+    """What to do about it, as a sentence, if it is wrong or a warning."""
 
 
 @dataclass(frozen=True)
@@ -342,7 +341,7 @@ class Backend:
     nothing about the endpoint, is ignored.
     """
     install: str = ""
-    """The command that installs what ``create`` imports, for the error message."""
+    """The command that installs what ``create`` imports, for error messages."""
     imports: tuple[str, ...] = ()
     """The modules that ``create`` imports and that may not be installed: looked for, but not imported, where ``check``
     is called, so that ``rdzv backends`` and ``rdzv-run --check`` know that one is missing."""

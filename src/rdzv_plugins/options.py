@@ -77,7 +77,7 @@ class WorkerStoreOptions:
     """Options of every backend whose workers get their store from rank 0's agent."""
 
     store: Literal["torch", "parallel"] = option(
-        "torch", help="Server of the workers' store: torch's own, or parallel, the native one with several threads."
+        "torch", help="Server of the workers' store: torch (torch's own) or parallel (native, with several threads)."
     )
     store_threads: int = option(
         0, help="Threads of the native store; 0: half of the processors, at most 8.", minimum=0, maximum=64
@@ -90,7 +90,7 @@ class WorkerStoreOptions:
     )
     worker_ports: PortRange = option(
         PortRange(),
-        help="Port or range (29501-29510, used in turn) on which rank 0's node serves the workers' store; 0: any.",
+        help="Port or range (29501-29510, used in turn) of the workers' store on rank 0's node; 0: any.",
     )
 
     @property
@@ -225,8 +225,8 @@ def _refuse_quotes(key: str, text: str, known: typing.Container[str], owner: str
     bare = text.strip(_QUOTES)
     if bare != text and (bare in known or text is not key):
         raise OptionError(
-            f"--rdzv-conf: in {text} the quotes are part of what {owner} gets for {key.strip(_QUOTES)}",
-            remedy="Leave them out: in a list or in YAML no shell takes them away.",
+            f"--rdzv-conf: option {key.strip(_QUOTES)!r} of {owner} was passed with quotes: {text}",
+            remedy="Remove them: in a list or in YAML no shell does that.",
         )
 
 

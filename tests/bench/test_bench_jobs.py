@@ -12,11 +12,13 @@ from kits.bench.bench_kit import bench, find, http_backend, stand_ins, started
 from kits.eventually import eventually
 
 from rdzv_launcher.bench import jobs
+from rdzv_launcher.bench.backends import Candidate
 from rdzv_launcher.bench.children import Guard
 from rdzv_launcher.bench.faults import FAULTS, c10d_conf, cases, inflict
 from rdzv_launcher.bench.jobs import Job, JobFailed, Launcher, references
 from rdzv_launcher.bench.launch import launch
 from rdzv_launcher.tools import cli as tools
+from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.testing.harness import Harness
 from rdzv_plugins.testing.processes import marked
 
@@ -99,7 +101,8 @@ def guard(tmp_path: Path, monkeypatch) -> Iterator[Guard]:
 def test_job_that_does_not_go_on_is_a_result(guard, tmp_path, fault, elastic, limit_s, result, agents) -> None:
     """``agents``: how many were started, that in the lost one's place included."""
     program = str(tmp_path / "launcher")
-    launcher = Launcher("stand-in", program, "any", ranks=True, elastic=elastic, harness=Nowhere())
+    capabilities = {Capability.NODE_RANK, *([Capability.ELASTIC] if elastic else [])}
+    launcher = Launcher("stand-in", program, Candidate("any", Nowhere(), capabilities))
     with pytest.raises(JobFailed, match=f"^{result}$") as failed:
         inflict(guard, FAULTS[fault].of(launcher), launcher, 3, limit_s)
     assert len([*guard.directory.glob("job-1/agent*.log")]) == agents
@@ -107,7 +110,7 @@ def test_job_that_does_not_go_on_is_a_result(guard, tmp_path, fault, elastic, li
 
 
 def test_launch_that_fails_is_a_result_with_the_launcher_s_words(guard, tmp_path: Path, monkeypatch) -> None:
-    target = Launcher("stand-in", str(tmp_path / "launcher"), "any", ranks=True)
+    target = Launcher("stand-in", str(tmp_path / "launcher"), Candidate("any", Harness(), {Capability.NODE_RANK}))
     with pytest.raises(JobFailed, match="the workers did not start within 1 s"):
         launch(target, "collective", 3, 2, guard, 1.0)
     (tmp_path / "ends.py").write_text("")
@@ -142,7 +145,8 @@ def test_launch_that_fails_is_a_result_with_the_launcher_s_words(guard, tmp_path
 )
 def test_jobs_that_go_on_in_different_ways_are_not_of_one_case(faults, expected) -> None:
     """Ratios are formed within a case."""
-    mine = [Launcher("static", "rdzv-run", "static"), Launcher("elastic", "rdzv-run", "any", elastic=True)]
+    backends = {"static": set(), "elastic": {Capability.ELASTIC}}
+    mine = [Launcher(name, "rdzv-run", Candidate(name, Harness(), has)) for name, has in backends.items()]
     found = cases(faults.split(","), [*mine, *references(["torch-static", "torch-c10d"])])
     found = {fault: hit for fault, hit in found.items() if hit}
     assert {fault.case: " ".join(target.name for target in hit) for fault, hit in found.items()} == expected

@@ -57,7 +57,7 @@ def test_child_answers_also_that_something_did_not_finish_and_may_be_silent() ->
         assert [child.ask({"text": "ab"}), child.ask({"text": "c"})] == ["abab", "cc"]
         with pytest.raises(DidNotFinish, match="too much"):
             child.ask({"text": "too much"})
-        with pytest.raises(RdzvError, match=r"^the child has not answered within 0\.1 s$"):
+        with pytest.raises(RdzvError, match=r"^the child did not answer within 0\.1 s$"):
             child.answer(0.1)
         assert child.cpu_seconds() > 0
 

@@ -122,7 +122,7 @@ def test_handler_of_its_own_is_asked_whether_its_node_is_to_join_again(tmp_path)
         ("refuses", 60, "a node gave up: no luck today"),
         ("breaks", 60, "a node gave up: plug-in 'odd' .*KeyError.*: 'nobody knows'"),
         ("waits", 1, "0 of 4 nodes had joined after 1 s"),
-        ("nowhere", 60, "its harness gives no endpoint: KeyError: 'no address'"),
+        ("nowhere", 60, "its harness gave no endpoint: KeyError: 'no address'"),
     ],
 )
 def test_backend_that_gives_up_is_a_result_and_the_others_are_measured(tmp_path, how, limit_s, why) -> None:
@@ -138,7 +138,7 @@ def test_harness_that_does_not_start_is_an_error(tmp_path) -> None:
     flags = ("--backends=odd,prompt", "--nodes=4", "--rdzv-conf=odd=how=unstarted")
     done = bench(*ALONE, *flags, sites=odd_backends(tmp_path))
     assert done.returncode == RdzvError.exit_code
-    assert "'odd': its harness cannot be started: OSError: no room" in done.stderr
+    assert "'odd': its harness could not be started: OSError: no room" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -111,11 +111,11 @@ def test_run_that_was_killed_while_it_wrote_keeps_what_is_there_and_spoils_no_ot
 FOREIGN = [
     (["hello\n"], "line 1"),
     (["[1]\n"], "line 1"),
-    (['{"record": "end"}\n', '{"record": "end"}\n'], "line 1: .* no manifest"),
+    (['{"record": "end"}\n', '{"record": "end"}\n'], "line 1: .* not a manifest"),
     (['{"record": "manifest"}\n'], "line 1"),
     (["MANIFEST", "{\n", '{"record": "end"}\n'], "line 2"),
     (["MANIFEST", '{"record": "point"}\n', '{"record": "end"}\n'], "line 2"),
-    ([], "it is empty"),
+    ([], "empty file"),
 ]
 
 

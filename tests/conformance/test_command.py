@@ -51,7 +51,7 @@ def test_what_is_missing_ends_the_run(tmp_path: Path) -> None:
         (conformance(tmp_path, "etcd", theme, PATH=str(tmp_path)), "apt-get install etcd-server"),
         (
             run([*CONFORMANCE, "state-right", theme], environment(site), tmp_path),
-            "rdzv-state-right, .*FileNotFoundError",
+            "rdzv-state-right .*FileNotFoundError",
         ),
         (
             run([*CONFORMANCE, "plugin-is-broken"], environment(broken), tmp_path),
@@ -82,7 +82,7 @@ def test_service_that_runs_already(tmp_path: Path) -> None:
     arguments = ["parallel", f"--rdzv-endpoint={where}", "--rdzv-conf=ttl=3,linger=1", "--theme=plugin,store"]
     code, text = conformance(tmp_path, *arguments, "-k", "endpoint or request or set_and_get", "--json=report.json")
     assert code == 0, text
-    assert "not tried: the harness names no wrong endpoint" in text
+    assert "not tried: the harness lists no wrong endpoints" in text
     (backend,) = json.loads((tmp_path / "report.json").read_text())["backends"]
     assert backend["themes"]["store"]["test_set_and_get"]["outcome"] == "passed"
 

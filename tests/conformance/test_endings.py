@@ -31,7 +31,7 @@ def server(directory: Path) -> Path:
     [
         ("coordination-dies", "exit", "exit code 0"),
         pytest.param("coordination-dies", "SIGSEGV", "SIGSEGV", marks=thorough),
-        pytest.param("coordination-deaf", "", "it is over its limit of 12 s", marks=thorough),
+        pytest.param("coordination-deaf", "", "exceeded its limit of 12 s", marks=thorough),
     ],
 )
 def test_backend_that_ends_the_process_of_the_tests(tmp_path: Path, toy: str, how: str, said: str) -> None:
@@ -53,7 +53,7 @@ def test_test_over_its_limit_is_named_and_the_next_one_is_tried(tmp_path: Path) 
     assert checked.outcomes["backend"] == {"passed": 1, "failed": 2}
     for name in (GUARD, LISTED):
         message = checked.tests[name]["message"]
-        assert message.startswith("it is over its limit of 12 s, in put() of coordination_toys.py, line "), message
+        assert message.startswith("exceeded its limit of 12 s, in put() of coordination_toys.py, line "), message
 
 
 @thorough
@@ -90,7 +90,7 @@ def test_signal_ends_it_with_what_is_known(tmp_path: Path, toy: str, harness: st
     assert json.loads((tmp_path / "report.json").read_text())["ended"].startswith("interrupted")
     if harness == SERVED:
         assert "  backend            1       0       0\n" in text, text
-        assert "  verdict: not known: the run has ended early" in text
+        assert "  verdict: unknown: the run ended early" in text
         assert not server(tmp_path).exists()
 
 

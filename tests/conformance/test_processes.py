@@ -98,7 +98,7 @@ def test_one_that_does_not_start_says_its_last_words_and_somebody_else_is_not_ta
         port = other.getsockname()[1]
         for each, said in (
             (server(tmp_path, free_port(), fails), r"ended with code 1\n  \| no luck today"),
-            (server(tmp_path, port, fails), rf"another process serves 127.0.0.1:{port} \(Address already in use\)"),
+            (server(tmp_path, port, fails), rf"another process uses 127.0.0.1:{port} \(Address already in use\)"),
         ):
             with pytest.raises(RdzvError, match=said):
                 each.start()

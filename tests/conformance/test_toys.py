@@ -80,7 +80,7 @@ FAULTS = [
     Fault("failure", "state-served-from-cache", "a_state_whose_service a_state_that_cannot"),
     Fault("failure", "state-empty-when-lost", "a_state_that_cannot a_state_whose_connections", harness=DIALLED),
     Fault("launch", "launch-ends-well", "failure_for_good agent_that_is_told", r"with \[0, 9\]"),
-    Fault("launch", "store-of-torch", "worker_that_is_killed", "key of an earlier round|still runs", harness=DIALLED),
+    Fault("launch", "store-of-torch", "worker_that_is_killed", "an earlier round|still running", harness=DIALLED),
     Fault("moves", "moves-not-at-all", "node_that_serves_is_killed"),
     Fault("scale", "scale-polls", "idle_node", "has asked for something"),
     Fault("scale", "scale-asks-for-each", "requests_of_a_node", "requests", "idle_node"),

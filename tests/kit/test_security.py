@@ -71,9 +71,9 @@ def test_files_that_are_not_what_they_should_be(issued: Issued, tmp_path: Path) 
     empty.touch()
     wrong = [
         ({"cert": cert}, "must be given together"),
-        ({"cacert": str(empty)}, "holds no certificate"),
+        ({"cacert": str(empty)}, "no certificate in"),
         ({"cacert": "/no/such/file"}, "cannot be read: no such file"),
-        ({"cert": cert, "key": cacert}, "not a certificate and its key"),
+        ({"cert": cert, "key": cacert}, "do not work together"),
     ]
     for given, says in wrong:
         with pytest.raises(UsageError, match=says) as raised:

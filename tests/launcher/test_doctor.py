@@ -18,7 +18,7 @@ from kits.eventually import eventually
 from rdzv_launcher.tools import cli
 from rdzv_launcher.tools import doctor as tool
 from rdzv_launcher.tools.doctor import machine, network
-from rdzv_launcher.tools.doctor.findings import Finding, findings_of, line
+from rdzv_launcher.tools.doctor.checks import Finding, line, run_check
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.system import cgroups
 from rdzv_plugins.system.cgroups import Group
@@ -55,7 +55,7 @@ def test_one_check_keeps_no_other_from_being_made() -> None:
         yield Finding("a", "before")
         raise OSError(5, "no such luck")
 
-    before, after = findings_of("b", breaks)
+    before, after = run_check("b", breaks)
     assert before.text == "before"
     assert (after.verdict, after.name) == ("skipped", "b")
     assert "no such luck" in line(after)

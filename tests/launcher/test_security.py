@@ -107,7 +107,7 @@ def test_a_service_under_tls_has_tokens_for_runs_of_their_own_and_changes_them(
     serving = meeting.start(
         ["rdzv", "serve", f"--rdzv-endpoint={meeting.endpoint}", f"--rdzv-conf=token_file={file},{tls.conf}"]
     )
-    serving.wait_for("serving a store at .*, under TLS")
+    serving.wait_for("serving a store at .*, TLS")
 
     def ran(run: str, token: str, conf: str = "") -> Agent:
         """A job of one node that has ended."""
@@ -120,9 +120,9 @@ def test_a_service_under_tls_has_tokens_for_runs_of_their_own_and_changes_them(
     assert ran("team-c", TOKEN, "store=parallel").wait() == 0, meeting.agents[-1].text
     assert "'else'" in ran("else", TOKEN).text
     written(file, f"team {THIRD} team-*\nall {OTHER} *\nnobody\n")
-    serving.wait_for("the tokens stay as they were")
+    serving.wait_for("keeping the previous tokens")
     written(file, f"team {THIRD} team-*\nall {OTHER} *\n")
-    serving.wait_for(r"has changed: 2 token\(s\) are accepted from now on")
+    serving.wait_for(r"has changed: now accepting 2 tokens")
     serving.process.send_signal(signal.SIGHUP)  # without it no certificate has changed
     serving.wait_for("was read again")
     assert ran("team-b", THIRD).wait() == 0, meeting.agents[-1].text

@@ -87,7 +87,7 @@ def test_it_says_who_is_there_who_leads_and_what_is_waited_for(meeting: Meeting,
     ("backend", "conf", "waiting", "store"),
     [
         ("static", "store=parallel,linger=30", "is not complete", r"the workers' store:\n    store at 127.0.0.1:"),
-        ("c10d", "linger=30", "1 of 2 nodes are there", "the workers' store at .* cannot be asked: .* is a TCPStore"),
+        ("c10d", "linger=30", "1 of 2 nodes are there", "the workers' store at .* gives no statistics: .* a TCPStore"),
     ],
 )
 def test_a_job_of_torchs_store(cluster: Cluster, asks: Asks, backend: str, conf: str, waiting: str, store: str) -> None:
@@ -223,8 +223,8 @@ def test_what_cannot_be_reached_or_read_is_named_and_nothing_else_suffers(
     runs[1].put(keys.PROGRESS, b"1 of 2 nodes: host-x")
     runs[2].put(keys.ROUND, b"not JSON")
     text = asks(at(servers[0]))
-    assert "  no longer there: 1 on host-b (pid 101)\n" in text
-    assert f"127.0.0.1:{port} cannot be asked" in text
+    assert "  gone: 1 on host-b (pid 101)\n" in text
+    assert f"127.0.0.1:{port} gives no statistics" in text
     assert "1 of 2 nodes: host-x\n" in text
     assert all(f"run '{each}'" in text for each in ("train", "waits", "newer"))
 

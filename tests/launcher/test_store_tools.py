@@ -32,7 +32,7 @@ class Served:
         with self.log.open("wb") as stderr:
             self.agent: Agent = cluster.start(["rdzv", "serve", f"--rdzv-endpoint={endpoint}", *options], stderr=stderr)
         self.pid = self.agent.pid
-        line = self.agent.wait_for(r"\Aserving a store at (\S+):(\d+)(.*): pid (\d+), (\d+) thread\(s\)\n\Z")
+        line = self.agent.wait_for(r"\Aserving a store at (\S+):(\d+)(.*): pid (\d+), (\d+) threads?\n\Z")
         assert (line[1], int(line[4])) == ("127.0.0.1", self.pid)
         self.port, self.note = int(line[2]), line[3]
 
@@ -72,7 +72,7 @@ def test_status_names_the_rank_that_a_hung_init_process_group_waits_for(cluster:
     [again] = waited()
     assert again["oldest_s"] > one["oldest_s"] >= 0, "since when"
     client = r"127\.0\.0\.1:\d+ \(pid (\d+)\)"
-    line = rf"for {re.escape(one['key'])}: 2 client\(s\) since [\d.]+ s: {client}, {client}"
+    line = rf"for {re.escape(one['key'])}: 2 clients for [\d.]+ s: {client}, {client}"
     told = re.search(line, served.status(rdzv))
     assert told
     assert {int(told[1]), int(told[2])} == {agent.pid for agent in ranks}
@@ -87,7 +87,7 @@ def test_serves_and_ends_on_a_signal_although_clients_are_there(cluster: Cluster
         first.send(validate() + ping(4321) + set_(b"/here", b"value") + keyed(WAIT, [b"/never", b"/here"]))
         assert first.receive(4) == (4321).to_bytes(4, sys.byteorder)
         second.send(keyed(WAIT, [b"/never"]))
-        waits = re.compile(r"    for /never: 2 client\(s\) since [\d.]+ s: (.*)\n")
+        waits = re.compile(r"    for /never: 2 clients for [\d.]+ s: (.*)\n")
         text = eventually(lambda: waits.search(served.status(rdzv)), lambda: served.status(rdzv))
         host, port = first.socket.getsockname()
         assert f"{host}:{port} (pid 4321)" in text[1]

@@ -70,10 +70,10 @@ LACKING = record("toy", error="needs module 'client'", cause=ABSENT, remedy="Ins
     ("records", "name", "kind", "said", "remedy"),
     [
         ([TOY, record("static", backend("static"))], "statics", UnknownBackend, "did you mean 'static'?", "toy-file"),
-        ([TOY], "etcd_v2", NotProvided, "'etcd_v2' is not provided", "--rdzv-backend=etcd:"),
+        ([TOY], "etcd_v2", NotProvided, "'etcd_v2' is not provided", "--rdzv-backend=etcd "),
         ([BROKEN], "Toy", BrokenPlugin, f"{NAMED} (entry point toy = toy_module) raised ValueError", "Repair it."),
         ([LACKING], "toy", MissingDependency, "client", "Install it: pip install client"),
-        ([record("toy", disabled=True)], "toy", UnknownBackend, "is switched off", ""),
+        ([record("toy", disabled=True)], "toy", UnknownBackend, "is disabled", ""),
     ],
 )
 def test_name_that_leads_nowhere_is_refused_with_what_is_known_of_it(records, name, kind, said, remedy):

@@ -138,7 +138,7 @@ def test_plain_unless_tls_is_asked_for(pem, endpoint, names, tls):
     [
         ("https://h1", {"protocol": "http"}, "contradicts"),
         ("http://h1", {"cacert": "PEM"}, "http was asked for"),
-        ("h1", {"cert": "PEM", "key": "LOCKED"}, "are not a certificate and its key"),  # instead of asking for it
+        ("h1", {"cert": "PEM", "key": "LOCKED"}, "do not work together"),  # instead of asking for it
     ],
 )
 def test_contradictions_are_refused(pem, tmp_path, endpoint, options, match):
@@ -162,7 +162,7 @@ def test_secrets_that_others_can_read_are_spoken_of_once(pem, tmp_path, caplog, 
         assert ACCOUNT.read(str(file)) == ("bob", "secret")
         Security(tls=True, cacert=pem, cert=pem, key=str(key))
     said = [record.getMessage() for record in caplog.records]
-    assert [f"={path} can be read by every user" in text for path, text in zip((file, key), said, strict=False)] == (
+    assert [f"={path} is readable by every user" in text for path, text in zip((file, key), said, strict=False)] == (
         [True, True] if warned else []
     )
     assert len(said) == 2 * warned

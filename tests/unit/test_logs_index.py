@@ -190,7 +190,12 @@ def test_directory_without_an_index_is_answered_in_a_sentence(tmp_path: Path) ->
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / INDEX).write_text("nonsense\n")
-    for name, said in (("none", "not there"), ("file", "no direc"), ("empty", "with workers"), ("broken", "be read")):
+    for name, said in (
+        ("none", "not exist"),
+        ("file", "not a direc"),
+        ("empty", "with workers"),
+        ("broken", "readable"),
+    ):
         with pytest.raises(UsageError, match=said):
             find_nodes(str(tmp_path / name))
 

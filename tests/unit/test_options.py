@@ -121,7 +121,7 @@ def test_description_has_every_field_in_order_and_its_defaults_can_be_given_back
 def test_quotes_that_no_shell_took_away_are_named(quote):
     """From YAML or a list: torch ignores such a key."""
     for text in (f"{quote}count=5{quote}", f"count={quote}5{quote}"):
-        with pytest.raises(OptionError, match="the quotes are part of what backend 'toy' gets for count") as caught:
+        with pytest.raises(OptionError, match="option 'count' of backend 'toy' was passed with quotes") as caught:
             parse_options(Options, parse_conf(text), "backend 'toy'")
-        assert "Leave them out" in caught.value.remedy
+        assert "Remove them" in caught.value.remedy
     assert parse(name="'x'").name == "'x'", "a text may have them"

@@ -127,6 +127,6 @@ def test_a_broken_node_ends_where_nobody_else_decides(tmp_path):
     (tmp_path / "file").touch()
     handler = SimpleNamespace(check_by=lambda checks: False)
     node = Rendezvous(handler, PluginHost([]), request("disk"), directories=[str(tmp_path / "file")])
-    with pytest.raises(PreflightFailed, match="this node is broken: disk of") as caught:
+    with pytest.raises(PreflightFailed, match="this node failed its checks: disk of") as caught:
         node.next_rendezvous()
     assert caught.value.exit_code == 83

@@ -16,6 +16,7 @@ from rdzv_launcher.tools.status import as_text, only_ahead, proxy, run, tree
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointUnreachable
 from rdzv_plugins.kvstore.native.framing import parse_statistics
+from rdzv_plugins.plain_text import many
 
 HERE = Endpoint("10.0.0.7", 29500)
 WORKERS = {"name": "workers-2", "port": 29501, "connections": 3, "keys": 7, "queues": 1, "queued": 2, "bytes": 100}
@@ -156,7 +157,7 @@ def test_what_children_ask_for_ahead_is_not_what_the_parent_waits_for(waiters, w
     said = report("a", children=[report("c"), report("d", waiting=waits)], waiting=[wait("/3", 1, waiters)])
     waited = [wait("/3", 1.0, 1, UNKNOWN | {"address": A})]
     assert bool(only_ahead({"trunks": [trunk("a", said, address=A)], "waited": waited})) == ahead
-    assert (f"      waits for /3: {waiters} client(s) since 1.0 s" in lines(trunk("a", said))) != ahead
+    assert (f"      waits for /3: {many(waiters, 'client')} for 1.0 s" in lines(trunk("a", said))) != ahead
 
 
 def test_reports_of_another_form_hurt_nobody():
@@ -177,5 +178,5 @@ def test_what_a_proxy_says_when_it_is_asked_itself():
         "unacknowledged": 100,
     }
     check_message("status: a proxy of itself", "\n".join(proxy({"proxy": own})))
-    assert ": cut off from it, " in proxy({"proxy": own | {"attached": False}})[0]
+    assert ": disconnected, " in proxy({"proxy": own | {"attached": False}})[0]
     assert proxy({}) == []

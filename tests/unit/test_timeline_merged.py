@@ -126,14 +126,14 @@ def test_what_cannot_be_read_is_said_by_name_and_harms_nothing_else(
         del data[name], whole[name]
     assert data == whole
     expected = {
-        "1empty": ["it is empty"],
-        "text": ["lines 1, 2, 3 and 3 more are left out: "],
-        "newer": ["line 1 is left out: it is of version 2"],
-        "other": [r"it is of run 'another \x1b[2Jrun', not of 'job': left out (--run=another \x1b[2Jrun shows it)"],
-        "pipe": ["it is no regular file"],
-        "job-a": [f"its agent agent-a is in {tmp_path}/copy.jsonl, too"],
-        "wrong": [f"line {number} is left out: " for number in (1, 2, 3, 4)],
-        "job-b": ["line 17 is left out: it is not whole"],
+        "1empty": ["empty"],
+        "text": ["skipped lines 1, 2, 3 and 3 more: "],
+        "newer": ["skipped line 1: it is of version 2"],
+        "other": [r"it belongs to run 'another \x1b[2Jrun', not 'job' (show it with --run=another \x1b[2Jrun)"],
+        "pipe": ["not a regular file"],
+        "job-a": [f"skipped: agent agent-a is already in {tmp_path}/copy.jsonl"],
+        "wrong": [f"skipped line {number}: " for number in (1, 2, 3, 4)],
+        "job-b": ["skipped line 17: incomplete"],
         "gone": ["No such file"],
     }
     wanted = [f"{tmp_path}/{name}.jsonl: {each}" for name, these in expected.items() for each in these]
@@ -143,7 +143,7 @@ def test_what_cannot_be_read_is_said_by_name_and_harms_nothing_else(
 
 def test_what_cannot_be_shown_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for given, named in (
-        ((), "is no file"),
+        ((), "no file"),
         (("--run=elsewhere",), "'elsewhere'"),
         ((f"--chrome={tmp_path}",), "chrome="),
     ):
@@ -162,7 +162,7 @@ def test_the_newest_launch_of_a_run_is_shown(tmp_path: Path, capsys: pytest.Capt
     again.write(tmp_path)
     data, said = timeline(capsys, tmp_path)
     assert [each["host"] for each in data["agents"]] == ["c"]
-    assert f"{tmp_path}/job-a.jsonl, {tmp_path}/job-b.jsonl: left out, of an earlier launch of run 'job'" in said
+    assert f"{tmp_path}/job-a.jsonl, {tmp_path}/job-b.jsonl: skipped: an earlier launch of run 'job'" in said
 
 
 def test_rounds_that_nodes_count_by_themselves_are_told_apart_by_time(

@@ -15,7 +15,7 @@ from rdzv_launcher.run.node_stats import LogAnswer, LogStream, log_tail
 from rdzv_launcher.run.stacks.node import Node, Worker
 from rdzv_launcher.tools.top import as_text, is_well, run
 from rdzv_launcher.tools.top.screen import Screen, log_lines
-from rdzv_launcher.tools.top.watching import cpu_percent, happening, nodes_of, parse_vitals, waits_of
+from rdzv_launcher.tools.top.watching import cpu_percent, event_text, nodes_of, parse_node_stats, waits_of
 from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import Assignment, Member, NodeNotice, Round, encode
@@ -82,14 +82,15 @@ VITALS: dict[str, Any] = {
 
 def test_use_of_processors_is_between_two_answers_of_the_same_worker() -> None:
     [worker] = VITALS["workers"]
-    before, now = parse_vitals(VITALS), parse_vitals(VITALS | {"at": 12.0, "workers": [{**worker, "cpu_s": 5.0}]})
-    other = parse_vitals(VITALS | {"workers": [{**worker, "pid": 10}]})
+    before = parse_node_stats(VITALS)
+    now = parse_node_stats(VITALS | {"at": 12.0, "workers": [{**worker, "cpu_s": 5.0}]})
+    other = parse_node_stats(VITALS | {"workers": [{**worker, "pid": 10}]})
     [here] = now.workers
     told = [cpu_percent(now, then, here) for then in (before, None, now, other)]
     assert told == [50.0, None, None, None]
     for change in ({"workers": [{}] * 5000}, {"at": None}, {"restarts": float("inf")}):
         with pytest.raises(ValueError, match=r"\$|Vitals"):
-            parse_vitals(VITALS | change)
+            parse_node_stats(VITALS | change)
 
 
 FAILURE = Failure(1, "a", 3, 1, 12, -9)
@@ -100,21 +101,21 @@ FAILURE = Failure(1, "a", 3, 1, 12, -9)
     [
         (keys.ROUND, encode(Round(3, "complete", 2)), None, "round 3 is complete: 2 nodes"),
         (keys.ROUND, encode(Round(3, "over", 2, "a was lost")), None, "round 3 is over: a was lost"),
-        (keys.MEMBERS + "a", member("a").value, None, "host-a (pid 7) has come"),
+        (keys.MEMBERS + "a", member("a").value, None, "host-a (pid 7) joined the job"),
         (keys.MEMBERS + "a", member("a", store_ready_round=2).value, member("a").value, ""),
         (keys.MEMBERS + "a", None, member("a").value, "host-a (pid 7) is gone"),
-        (keys.MEMBERS + "a", None, member("a", leaving="done").value, "host-a (pid 7) has left: done"),
+        (keys.MEMBERS + "a", None, member("a", leaving="done").value, "host-a (pid 7) left: done"),
         (keys.FAILURES + "3", to_json(FAILURE).encode(), None, "rank 3 (node 1 on a, local rank 1, pid 12) ended with"),
         (keys.NOTICE, encode(NodeNotice("b\x1b[2Jwas left out")), None, "b\\x1b[2Jwas left out"),
         (keys.MEMBERS + "a", b"[" * 9999, None, ""),
         (keys.MEMBERS + "a", None, None, ""),
         (keys.ROUND, b"\xff", None, ""),
         (keys.END, b"{}", None, ""),
-        (keys.LEADER, None, b"", "nobody leads"),
+        (keys.LEADER, None, b"", "no leader"),
     ],
 )
 def test_what_happens_is_a_sentence(key: str, value: bytes | None, before: bytes | None, said: str) -> None:
-    told = happening(Event(key, value, 2), None if before is None else KeyValue(key, before, 1))
+    told = event_text(Event(key, value, 2), None if before is None else KeyValue(key, before, 1))
     assert told.startswith(said) if said else told == ""
     assert told.isprintable()
 
@@ -179,7 +180,7 @@ def test_the_screen_takes_what_strangers_write_as_text_and_keeps_the_chosen_node
                 await pilot.press("escape")
             watch.jobs = []
             screen.show()
-            await until_shown("no job meets at")
+            await until_shown("no job found at")
             await pilot.press("q")
 
     asyncio.run(drive())
@@ -202,8 +203,8 @@ def test_who_waits_is_what_rdzv_status_says_of_the_workers_store() -> None:
     waited = {"key": "/0/3", "waiters": 2, "oldest_s": 118.0, "clients": [client]}
     store = {"statistics": {"keyspaces": [{"name": "w", "waited": [waited], "waited_keys": 3, "trunks": []}]}}
     assert waits_of(store) == [
-        "for /0/3: 2 client(s) since 1 min 58 s: 10.0.0.7:50122 (pid 901) and 1 more",
-        "and for 2 more keys",
+        "for /0/3: 2 clients for 1 min 58 s: 10.0.0.7:50122 (pid 901) and 1 more",
+        "and 2 more keys",
     ]
     for nothing in (None, {}, {"statistics": None}, {"statistics": {"keyspaces": [{"waited": 3}]}}):
         assert waits_of(nothing) == []

@@ -122,7 +122,7 @@ def test_where_nothing_listens_it_stays_by_tcp(server: Reached, path: str, why: 
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no store"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not a store"),
         (b"", "closed the connection"),
         (None, r"no answer within 0\.1 s"),
     ],
@@ -148,7 +148,7 @@ def test_who_may_have_taken_the_name(server: Reached, monkeypatch: pytest.Monkey
     monkeypatch.setattr(worker_transport, "_owner", lambda _: owner)
     if owner == 4712:
         with listening() as (path, _):
-            assert_not_moved(server, path, "user 4712 listens there, not this one \\(4711\\)")
+            assert_not_moved(server, path, "it belongs to user 4712, not this one \\(4711\\)")
     else:
         assert_works(moved(server))
 
@@ -157,7 +157,7 @@ def test_a_connection_that_is_not_the_only_new_one_is_left_alone(server: Reached
     before = open_sockets()
     store = by_tcp(server.port)
     clone = store.clone()
-    with pytest.raises(NotMoved, match=f"2 new connections of this process lead to port {server.port}, not one"):
+    with pytest.raises(NotMoved, match=f"2 new connections to port {server.port}, not one"):
         move(store, server.path, before)
     with pytest.raises(NotMoved, match="0 new connections"):
         move(store, server.path, open_sockets())

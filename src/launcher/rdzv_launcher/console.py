@@ -107,22 +107,21 @@ def of_the_system(error: BaseException) -> BaseException:
     if isinstance(error, OSError) and error.errno in NO_SPACE:
         return LimitTooLow(
             f"{error.strerror}{f': {error.filename}' if error.filename else ''}",
-            remedy="Make room there, or choose another place: --log-dir=DIR for the workers' logs, TMPDIR=DIR for "
-            "temporary files.",
+            remedy="Free some space, or use another disk: --log-dir=DIR for logs, TMPDIR=DIR for temporary files.",
         )
     if isinstance(error, OSError):
         where = traceback.extract_tb(error.__traceback__)[-1:]
         what = f"{where[0].line or where[0].name} " if where else ""
         return LimitTooLow(
-            f"the system refuses what this program needs: {what}({error.strerror or error}"
+            f"the system refused an operation: {what}({error.strerror or error}"
             f"{f': {error.filename}' if error.filename else ''})",
-            remedy="Look for a limit (ulimit, the container), a sandbox or a security policy (seccomp, AppArmor) that "
+            remedy="Look for a limit (ulimit, container), sandbox or security policy (seccomp, AppArmor) that "
             "forbids it. -v shows where.",
         )
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "can't start new thread" in str(error)):
         return LimitTooLow(
-            "no memory is left" if isinstance(error, MemoryError) else "no further thread can be started",
-            remedy="Allow more: ulimit -u, ulimit -v, and pids and memory of the container.",
+            "out of memory" if isinstance(error, MemoryError) else "cannot start another thread",
+            remedy="Raise ulimit -u and -v, or the pids and memory limits of the container.",
         )
     return error
 
@@ -140,7 +139,7 @@ def report(program: str, error: BaseException, *, verbose: bool) -> int:
         return error.exit_code
     say(program, f"internal error: {type(error).__name__}: {error}")
     if not verbose:
-        say(program, "-v or RDZV_DEBUG=1 shows where. Please report it.")
+        say(program, "Please report it, with the traceback that -v or RDZV_DEBUG=1 shows.")
     return RdzvError.exit_code
 
 
@@ -267,4 +266,4 @@ def _write(data: bytes) -> None:
 
 
 def _say_dropped(count: int) -> None:
-    _write(f"rdzv: {count} messages were dropped here: standard error did not take them\n".encode())
+    _write(f"rdzv: {count} messages were dropped: standard error was not read\n".encode())

@@ -11,7 +11,7 @@ from rdzv_plugins.options import did_you_mean
 from rdzv_plugins.registry.discovery import PluginRecord, install_hint
 
 DROPPED = {
-    "etcd-v2": ("it speaks etcd's v2 API, which etcd 3.6 has removed", "Use --rdzv-backend=etcd: v3, same endpoint."),
+    "etcd-v2": ("etcd 3.6 removed the v2 API", "Use --rdzv-backend=etcd (v3), with the same endpoint."),
 }
 """Names that torchrun users know and that will not be provided: why not, and what to use instead."""
 
@@ -67,7 +67,7 @@ class Catalog:
         if len(claims) > 1:
             raise NameConflict(
                 _conflict(key, claims),
-                remedy="Uninstall one, or switch one off with --rdzv-no-plugin NAME-OF-ITS-DISTRIBUTION.",
+                remedy="Uninstall one, or disable one with --rdzv-no-plugin NAME-OF-ITS-DISTRIBUTION.",
             )
         if claims:
             return claims[0]
@@ -82,15 +82,15 @@ class Catalog:
                 ) from record.cause
             if record.disabled:
                 raise UnknownBackend(
-                    f"backend {name!r} is switched off: {record.label}",
-                    remedy="Take it out of RDZV_DISABLE_PLUGINS and --rdzv-no-plugin.",
+                    f"backend {name!r} is disabled: {record.label}",
+                    remedy="Remove it from RDZV_DISABLE_PLUGINS and --rdzv-no-plugin.",
                 )
         names = sorted(self._claims)
         if key in DROPPED:
             why, instead = DROPPED[key]
             raise NotProvided(f"backend {name!r} is not provided: {why}", remedy=instead)
         raise UnknownBackend(
-            f"there is no rendezvous backend {name!r}{did_you_mean(key, names)}",
+            f"unknown rendezvous backend {name!r}{did_you_mean(key, names)}",
             remedy=f"Available: {', '.join(names) or 'none'}. See: rdzv backends",
         )
 

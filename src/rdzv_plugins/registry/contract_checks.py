@@ -164,7 +164,7 @@ class _Losing:
 
     def __call__(self, error: Any) -> None:
         if not isinstance(error, ConnectionLost):
-            error = self.breaks(misfit(self._entry, "on_lost (which it called)", error, "a ConnectionLost"))
+            error = self.breaks(misfit(self._entry, "on_lost", error, "a ConnectionLost"))
         elif isinstance(error.__cause__, PluginError):
             error = self.breaks(_labelled(self._entry, error.__cause__))
         self._on_lost(error)
@@ -254,7 +254,7 @@ def misfit(entry: Entry, method: str, value: object, wanted: str, verb: str = "r
     """The error for a value that the contract does not allow."""
     from rdzv_plugins.coordination import shown
 
-    fault = f"{verb} {shown(value)} from {method}, which is not {wanted}"
+    fault = f"{verb} {shown(value)} from {method}, not {wanted}"
     return BrokenPlugin(f"{entry.record.label} {fault}", remedy=_try_it(entry))
 
 
@@ -277,7 +277,7 @@ def _labelled(entry: Entry, error: PluginError) -> PluginError:
 
 
 def _try_it(entry: Entry) -> str:
-    return f"It has to be mended there: `rdzv conformance {entry.backend.name}` tries all that it promises."
+    return f"This is a bug of the plug-in; `rdzv conformance {entry.backend.name}` tests it."
 
 
 def _again(lost: ConnectionLost) -> ConnectionLost:

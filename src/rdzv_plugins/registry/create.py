@@ -62,7 +62,7 @@ def prepare(entry: Entry, request: Request) -> Request:
     """
     if request.standalone and entry.backend.meets_at == "service":
         raise UsageError(
-            f"--standalone needs no {entry.backend.name}: a single node has nobody to meet",
+            f"--standalone and backend {entry.backend.name} contradict each other: a single node needs no service",
             remedy=f"Leave out --standalone, or --rdzv-backend={request.backend}.",
         )
     request = with_options(entry, request)
@@ -100,13 +100,13 @@ def _require_token_is_used(backend: Backend, request: Request) -> None:
     """Refuse to leave open a job that was given a token. Raises ``UsageError``."""
     if token_of(request) is None or Capability.TOKEN in backend.capabilities:  # it is asked for, and taken, first
         return
-    open_to_all = f"backend {backend.name!r} knows no token: whoever reaches the ports of its jobs can take part"
+    open_to_all = f"backend {backend.name!r} does not support tokens: anyone who reaches its ports can join the job"
     if request.max_nodes > 1:
         raise UsageError(
-            f"{open_to_all}, and this job was given one",
-            remedy="Take a backend that has it (rdzv backends says which), or unset RDZV_TOKEN and RDZV_TOKEN_FILE.",
+            f"{open_to_all}, but this job has one",
+            remedy="Choose a backend with tokens (see rdzv backends), or unset RDZV_TOKEN and RDZV_TOKEN_FILE.",
         )
-    logger.warning("%s. This job has one node, and is open to the users of this machine", open_to_all)
+    logger.warning("%s. This job has one node: it is open to all users of this machine", open_to_all)
 
 
 def _require_native_store(*, secures: bool) -> None:
@@ -117,7 +117,7 @@ def _require_native_store(*, secures: bool) -> None:
         native_part()
     except MissingDependency as error:
         raise MissingDependency(
-            str(error), remedy=f"{error.remedy} Or do without it: --rdzv-conf store=torch."
+            str(error), remedy=f"{error.remedy} Or use torch's store: --rdzv-conf store=torch."
         ) from error
     if secures:
         native_part(secures=True)
@@ -159,7 +159,7 @@ def _handler(created: Created, entry: Entry, request: Request, host: PluginHost)
         return _dynamic(created, request)
     raise BrokenPlugin(
         f"{entry.record.label} created an object of type {type(created).__name__}",
-        remedy="create() returns a RendezvousHandler, a CoordinationBackend or a RendezvousBackend.",
+        remedy="create() must return a RendezvousHandler, a CoordinationBackend or a RendezvousBackend.",
     )
 
 
@@ -195,12 +195,12 @@ def health(host: PluginHost, entry: Entry, request: Request, timeout: float) -> 
         try:
             found = list(entry.backend.health(_with_neighbours(host, entry, request), timeout))
         except TimeoutError as error:
-            raise EndpointUnreachable(f"{request.endpoint} has not told in time how it is: {error}") from error
+            raise EndpointUnreachable(f"{request.endpoint} did not report its health in time: {error}") from error
     for check in found:
         if not isinstance(check, ServiceCheck) or not _is_sound(check):
             raise BrokenPlugin(
-                f"{entry.record.label} says of the health of its service: {check!r}",
-                remedy="The function health of a Backend returns rdzv_plugins.ServiceCheck, any number of them.",
+                f"{entry.record.label} returned {check!r} from its health check",
+                remedy="Backend.health must return rdzv_plugins.ServiceCheck objects.",
             )
     return found
 
@@ -264,7 +264,7 @@ def look(entry: Entry, request: Request, timeout: float, runtime: Runtime = SYST
             found = backend.status(request, timeout) if backend.status else _observed(entry, request, timeout, runtime)
         except TimeoutError as error:
             raise EndpointUnreachable(
-                f"run {request.run_id!r} at {request.endpoint}: {error}", remedy="--timeout=SECONDS waits longer."
+                f"run {request.run_id!r} at {request.endpoint}: {error}", remedy="Wait longer with --timeout=SECONDS."
             ) from error
     if not isinstance(found, RunStatus):
         raise misfit(entry, "its status", found, "a RunStatus")
@@ -281,8 +281,8 @@ def coordination_of(entry: Entry, request: Request) -> CoordinationBackend:
     created = created_by(entry, _looking(entry, request))
     if not isinstance(created, CoordinationBackend):
         raise UsageError(
-            f"nodes that meet by {entry.backend.name} cannot be asked: it is no coordination service",
-            remedy="`rdzv stacks` without --rdzv-endpoint, on each of its machines, reads the workers there.",
+            f"backend {entry.backend.name} does not support queries: it is not a coordination service",
+            remedy="To read the workers of one machine, run `rdzv stacks` there without --rdzv-endpoint.",
         )
     return created
 
@@ -290,9 +290,7 @@ def coordination_of(entry: Entry, request: Request) -> CoordinationBackend:
 def _looking(entry: Entry, request: Request) -> Request:
     """The request with its options, provided that it says which run is meant. Raises ``UsageError``."""
     if entry.backend.meets_at == "service" and not request.is_named:
-        raise UsageError(
-            f"several jobs may meet at {request.endpoint}: which one is meant?", remedy="Give its --rdzv-id."
-        )
+        raise UsageError(f"several jobs may share {request.endpoint}", remedy="Choose one with --rdzv-id.")
     return with_options(entry, request)
 
 
@@ -304,8 +302,8 @@ def _observed(entry: Entry, request: Request, timeout: float, runtime: Runtime) 
     created = created_by(entry, request)
     if not isinstance(created, CoordinationBackend):
         raise BrokenPlugin(
-            f"{entry.record.label} meets at a service, and its backend says nothing of its runs",
-            remedy="Its author can give Backend a function named status.",
+            f"{entry.record.label} meets at a service, but reports nothing about its runs",
+            remedy="Its author can add Backend.status.",
         )
     found = observe(created, timeout)
     # the service may be here while the job's nodes are not
@@ -370,5 +368,5 @@ def _ask(entry: Entry, request: Request, answers: queue.SimpleQueue[tuple[Entry,
         what = printable(entry.backend.recognise(request, _ANSWER_S), _LONGEST)
     except Exception as error:
         if not is_signal(error):
-            logger.debug("%s did not say what listens at %s: %r", entry.record.label, request.endpoint, error)
+            logger.debug("%s could not tell what listens at %s: %r", entry.record.label, request.endpoint, error)
     answers.put((entry, what))

@@ -102,7 +102,7 @@ def _load(entry: EntryPoint, record: PluginRecord) -> None:
     try:
         module = entry.module
     except ValueError as error:
-        record.fail(f"leads nowhere: {error}", cause=error)
+        record.fail(f"has an invalid entry point: {error}", cause=error)
         return
     had_torch = "torch" in sys.modules
     held_up, start = _held_up(), time.perf_counter()
@@ -110,7 +110,7 @@ def _load(entry: EntryPoint, record: PluginRecord) -> None:
         record.plugin = entry.load()
         adopt_logger(module)
         if record.plugin is None:
-            record.fail("leads to None")
+            record.fail("has an entry point that is None")
     except ImportError as error:
         own = module.partition(".")[0]
         missing = (error.name or "").partition(".")[0]
@@ -118,7 +118,7 @@ def _load(entry: EntryPoint, record: PluginRecord) -> None:
             remedy = install_hint(missing, entry.distribution)
             record.fail(f"needs module {missing!r}, which is not installed", cause=error, remedy=remedy)
         else:
-            gone = f"Install {record.distribution} again, or uninstall it." if error.name == module else ""
+            gone = f"Reinstall or uninstall {record.distribution}." if error.name == module else ""
             record.fail(f"cannot be imported: {error}", cause=error, remedy=gone)
     except (Exception, SystemExit) as error:  # a plug-in may do anything at import: report it and go on
         record.fail(f"raised {type(error).__name__} at import: {error}", cause=error)
@@ -208,7 +208,7 @@ def _check_hook_names(manager: pluggy.PluginManager, record: PluginRecord) -> No
     if not callers:
         unmarked = [name for name in HOOK_NAMES if inspect.isroutine(getattr(record.plugin, name, None))]
         hint = f": {unmarked[0]} lacks the @hookimpl mark" if unmarked else ""
-        record.fail(f"implements no hook{hint}", remedy="Mark its hook functions with @rdzv_plugins.hookimpl.")
+        record.fail(f"implements no hook{hint}", remedy="Mark hook functions with @rdzv_plugins.hookimpl.")
 
 
 def _collect_backends(manager: pluggy.PluginManager, record: PluginRecord) -> None:
@@ -223,12 +223,12 @@ def _collect_backends(manager: pluggy.PluginManager, record: PluginRecord) -> No
             if not isinstance(item, Backend):
                 record.fail(
                     f"returned {'None' if item is None else type(item).__name__} from rdzv_register_backends",
-                    remedy="The hook returns a rdzv_plugins.Backend or a list of them.",
+                    remedy="The hook must return a rdzv_plugins.Backend or several of them.",
                 )
                 return
             wrong = _wrong_field(item)
             if wrong:
-                record.fail(f"made a Backend whose {wrong}")
+                record.fail(f"registered a Backend whose {wrong}")
                 return
             backends.append(item)
     record.backends = tuple(backends)
@@ -241,14 +241,14 @@ def _is_collection(value: Any) -> bool:
 def _wrong_field(backend: Backend) -> str:
     """The first field of the wrong type, in words; empty if there is none."""
     if not isinstance(backend.name, str) or not backend.name:
-        return f"name is {backend.name!r}, not text"
+        return f"name is {backend.name!r}, not a string"
     checks = {
-        "summary": (isinstance(backend.summary, str), "text"),
+        "summary": (isinstance(backend.summary, str), "a string"),
         "create": (callable(backend.create), "a function"),
-        "aliases": (_all_are(backend.aliases, str), "a tuple of texts"),
+        "aliases": (_all_are(backend.aliases, str), "a tuple of strings"),
         "capabilities": (_all_are(backend.capabilities, Capability), "a set of rdzv_plugins.Capability"),
-        "install": (isinstance(backend.install, str), "text"),
-        "imports": (_all_are(backend.imports, str), "a tuple of names of modules"),
+        "install": (isinstance(backend.install, str), "a string"),
+        "imports": (_all_are(backend.imports, str), "a tuple of module names"),
         "meets_at": (backend.meets_at in ("", "node", "service"), "'', 'node' or 'service'"),
     }
     for name in ("validate", "check", "preflight", "recognise", "status", "health"):
@@ -260,7 +260,7 @@ def _wrong_field(backend: Backend) -> str:
     try:
         describe_options(backend.options)
     except (TypeError, NameError) as error:
-        return f"options {backend.options!r} cannot be read: {error}"
+        return f"options {backend.options!r} are invalid: {error}"
     return ""
 
 

@@ -8,7 +8,7 @@ import math
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from rdzv_plugins.errors import BrokenPlugin, PluginError, RdzvError, is_signal
 from rdzv_plugins.installed import normalise
@@ -30,7 +30,7 @@ class PluginHost:
                 continue
             first = next((r for r in records if r.plugin is record.plugin), record)
             if first is not record:
-                record.fail(f"leads to the same module as {first.label}")
+                record.fail(f"loads the same module as {first.label}")
                 continue
             self._manager.register(record.plugin, name=record.id)
         self.catalog = Catalog(records)
@@ -52,7 +52,7 @@ class PluginHost:
         if strict and failed:
             raise BrokenPlugin(
                 "--rdzv-strict: " + "; ".join(failed),
-                remedy="Repair or uninstall them, or switch them off with --rdzv-no-plugin NAME.",
+                remedy="Fix or uninstall them, or disable them with --rdzv-no-plugin NAME.",
             )
         return host
 
@@ -66,7 +66,7 @@ class PluginHost:
         for record in self.records:
             if record.error and normalise(record.name) == normalise(selected):
                 continue  # the launch ends with that
-            off = f"RDZV_DISABLE_PLUGINS={record.name} silences this."
+            off = f"To hide this: RDZV_DISABLE_PLUGINS={record.name}."
             if record.error:
                 error = record.error if record.error.endswith((".", "?")) else f"{record.error}."
                 logger.warning("ignoring %s: it %s %s", record.label, error, off)
@@ -97,13 +97,8 @@ class PluginHost:
 
     def preflight(self, request: Request) -> list[NodeCheck]:
         """What plug-ins have found on this node. Raises ``BrokenPlugin`` for any other result."""
-        found: list[NodeCheck] = []
-        for record, answer in self._answers("rdzv_preflight", request=request):
-            checks = [answer] if isinstance(answer, NodeCheck) else _list_of(record, answer)
-            for check in checks:
-                _require_check(record, check)
-            found += checks
-        return found
+        answers = self._answers("rdzv_preflight", read=_checks_of, request=request)
+        return [check for _, checks in answers for check in checks]
 
     def after_join(self, request: Request, info: RendezvousInfo) -> None:
         """Tell plug-ins that a round is complete."""
@@ -115,8 +110,8 @@ class PluginHost:
             known = {node.node_id for node in nodes}
             if isinstance(answer, str) or not isinstance(answer, Sequence) or not known.issuperset(answer):
                 raise BrokenPlugin(
-                    f"{record.label} returned something else than ids of the nodes from rdzv_assign_ranks",
-                    remedy="The hook returns the node_id of each node, in order, or None.",
+                    f"{record.label} returned unknown node ids from rdzv_assign_ranks",
+                    remedy="The hook must return the node_id of each node, in order, or None.",
                 )
             return answer
         return None
@@ -134,10 +129,9 @@ class PluginHost:
         """Tell plug-ins how it ended. If one fails here, that is logged and the others are still told."""
         self._answers("rdzv_shutdown", swallow=True, request=request, outcome=outcome)
 
-    def _answers(self, hook: str, *, swallow: bool = False, **arguments: Any) -> list[tuple[PluginRecord, Any]]:
+    def _answers(self, hook: str, **arguments: Any) -> list[tuple[PluginRecord, Any]]:
         """The answers of all plug-ins to a hook, in order."""
-        asked = self._in_order(hook)
-        return [(each, answer) for each in asked for answer in self._ask(each, hook, swallow=swallow, **arguments)]
+        return [(each, answer) for each in self._in_order(hook) for answer in self._ask(each, hook, **arguments)]
 
     def _in_order(self, hook: str) -> list[PluginRecord]:
         """The usable plug-ins; those marked ``tryfirst`` or ``trylast`` come first or last, as in pluggy."""
@@ -145,15 +139,24 @@ class PluginHost:
         usable = [record for record in self.records if record.plugin is not None]
         return sorted(usable, key=lambda r: marked[r.id].trylast - marked[r.id].tryfirst if r.id in marked else 0)
 
-    def _ask(self, record: PluginRecord, hook: str, *, swallow: bool = False, **arguments: Any) -> list[Any]:
+    def _ask(
+        self,
+        record: PluginRecord,
+        hook: str,
+        *,
+        swallow: bool = False,
+        read: Callable[[PluginRecord, Any], Any] = lambda _, answer: answer,
+        **arguments: Any,
+    ) -> list[Any]:
         """Call a hook of one plug-in, so that an error can be attributed to it. Returns one answer at most.
 
-        Our own errors (``RdzvError``) pass through; anything else becomes ``PluginError`` with the plug-in's name.
+        Our own errors (``RdzvError``) pass through; anything else becomes ``PluginError`` with the plug-in's name: also
+        where ``read`` goes through an answer, which may be a generator of the plug-in.
         """
         others = [r.plugin for r in self.records if r.plugin is not None and r is not record]
         call: Callable[..., list[Any]] = self._manager.subset_hook_caller(hook, others)
         try:
-            return call(**arguments)
+            return [read(record, answer) for answer in call(**arguments)]
         except RdzvError:
             if not swallow:
                 raise
@@ -164,7 +167,7 @@ class PluginHost:
             if not swallow:
                 raise PluginError(
                     f"{record.label} raised {type(error).__name__} in {hook}: {error}",
-                    remedy=f"Switch it off with --rdzv-no-plugin {record.name}, or repair it.",
+                    remedy=f"Disable it with --rdzv-no-plugin {record.name}, or fix it.",
                 ) from error
             logger.warning("%s failed in %s: %s", record.label, hook, error)
         return []
@@ -176,46 +179,36 @@ def _check_fields(record: PluginRecord, answer: object) -> None:
     assert isinstance(answer, Mapping)
     wrong = set(answer) - ({f.name for f in dataclasses.fields(Request)} - {"given", "options"})
     if wrong:
-        raise BrokenPlugin(f"{record.label} resolved unknown request fields: {', '.join(sorted(wrong))}")
+        raise BrokenPlugin(f"{record.label} filled in unknown request fields: {', '.join(sorted(wrong))}")
     for name, value in answer.items():
         if not isinstance(value, _field_type(name)):
-            raise BrokenPlugin(f"{record.label} resolved {name}={value!r}, a {type(value).__name__}")
+            raise BrokenPlugin(f"{record.label} filled in {name}={value!r}, a {type(value).__name__}")
 
 
 def _check_mapping(record: PluginRecord, hook: str, answer: object) -> None:
     if not isinstance(answer, Mapping):
         raise BrokenPlugin(
             f"{record.label} returned {type(answer).__name__} from {hook}",
-            remedy="The hook returns a mapping, or None.",
+            remedy="The hook must return a mapping, or None.",
         )
 
 
-def _list_of(record: PluginRecord, answer: object) -> list[Any]:
-    """What a hook has returned as an iterable, which may be a generator of the plug-in."""
-    if not isinstance(answer, Iterable) or isinstance(answer, str | bytes | Mapping):
-        _require_check(record, answer)
-        return []
-    try:
-        return list(answer)
-    except RdzvError:
-        raise
-    except Exception as error:
-        if is_signal(error):
-            raise
-        raise PluginError(
-            f"{record.label} raised {type(error).__name__} in rdzv_preflight: {error}",
-            remedy=f"Switch it off with --rdzv-no-plugin {record.name}, or repair it.",
-        ) from error
+def _checks_of(record: PluginRecord, answer: object) -> list[NodeCheck]:
+    several = isinstance(answer, Iterable) and not isinstance(answer, str | bytes | Mapping)
+    found: Iterable[object] = cast(Iterable[object], answer) if several else (answer,)
+    return [_checked(record, each) for each in found]
 
 
-def _require_check(record: PluginRecord, check: object) -> None:
-    remedy = "The hook returns a rdzv_plugins.NodeCheck, several of them, or None."
+def _checked(record: PluginRecord, check: object) -> NodeCheck:
+    """The check, if it is one. Raises ``BrokenPlugin``."""
+    remedy = "The hook must return a rdzv_plugins.NodeCheck, several of them, or None."
     if not isinstance(check, NodeCheck):
         raise BrokenPlugin(f"{record.label} returned {type(check).__name__} from rdzv_preflight", remedy=remedy)
     texts = all(isinstance(each, str) for each in (check.name, check.text, check.unit))
     number = check.value is None or (isinstance(check.value, int | float) and 0 <= check.value < math.inf)
     if not texts or not check.name or not number or check.verdict not in ("ok", "warning", "broken"):
         raise BrokenPlugin(f"{record.label} returned {check!r} from rdzv_preflight", remedy=remedy)
+    return check
 
 
 def _field_type(name: str) -> Any:
@@ -229,4 +222,4 @@ def _warn_unknown(disabled: Collection[str], records: list[PluginRecord]) -> Non
     known = {normalise(name) for record in records for name in (record.name, record.distribution)}
     for name in disabled:
         if normalise(name) not in known:
-            logger.warning("cannot switch off plug-in %r: nothing of that name is installed", name)
+            logger.warning("cannot disable plug-in %r: nothing of that name is installed", name)

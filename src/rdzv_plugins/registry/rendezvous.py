@@ -111,8 +111,8 @@ class Rendezvous:
                 logger.warning("--preflight: %s: %s", each.name, each.text)
         if broken := [f"{each.name}: {each.text}" for each in checks if each.verdict == "broken"]:
             raise PreflightFailed(
-                f"run {self._request.run_id!r}: this node is broken: {'; '.join(broken)}",
-                remedy=f"Repair or replace it. Backend {self._request.backend!r} can leave out no node.",
+                f"run {self._request.run_id!r}: this node failed its checks: {'; '.join(broken)}",
+                remedy=f"Repair or replace it. Backend {self._request.backend!r} cannot leave out a node.",
             )
 
     def _checks(self) -> list[NodeCheck]:
@@ -124,7 +124,7 @@ class Rendezvous:
             checks += self._host.preflight(self._request)
         for each in checks:
             logger.debug("--preflight: %s %s: %s", each.verdict, each.name, each.text or each.value)
-        logger.info("--preflight: this node has tested itself in %.1f s", time.monotonic() - began)
+        logger.info("--preflight: node checks took %.1f s", time.monotonic() - began)
         return checks
 
 
@@ -154,8 +154,8 @@ def refuse_on_several_machines(request: Request) -> None:
     machines = os.environ.get(_STEP_NODES, "")
     if machines.isdecimal() and int(machines) > 1:
         raise UsageError(
-            f"srun has started this command on {machines} machines, and {request.endpoint} is another "
-            "place on each of them: they could not meet",
+            f"srun started this command on {machines} machines, but {request.endpoint} is a loopback address: the "
+            "nodes could not reach each other there",
             remedy="Give --rdzv-endpoint=HOST:PORT, the same on all, with the first HOST that "
             '`scontrol show hostnames "$SLURM_JOB_NODELIST"` prints. (For agents on one machine: srun --nodes=1.)',
         )
@@ -164,8 +164,8 @@ def refuse_on_several_machines(request: Request) -> None:
 def warn_of_small_round(request: Request, nodes: int) -> None:
     """Warn if a job that meets locally has formed a round with fewer nodes than it has room for."""
     logger.warning(
-        "this round has %d of %d:%d nodes, and none on another machine can join it: there, %s is a job of its own. "
-        "Unless all are meant to be here, give the address of one machine on all: --rdzv-endpoint=HOST:PORT",
+        "this round has %d of %d:%d nodes, and nodes on other machines cannot join: %s is a loopback address. If other "
+        "machines should take part, give all nodes the address of one machine: --rdzv-endpoint=HOST:PORT",
         nodes,
         request.min_nodes,
         request.max_nodes,

@@ -54,7 +54,7 @@ def _unusable(entry: Entry) -> dict[str, str] | None:
     except RdzvError as error:
         return {"reason": str(error), "remedy": error.remedy}
     except Exception as error:  # the plug-in's fault, which must not hide the others
-        return {"reason": f"its check raised {type(error).__name__}: {error}", "remedy": ""}
+        return {"reason": f"its check() raised {type(error).__name__}: {error}", "remedy": ""}
     return None
 
 
@@ -75,7 +75,7 @@ def as_text(data: dict[str, Any]) -> str:
             lines.append("    --rdzv-conf options:")
         for info in backend["options"]:
             default = "unset" if info["default"] is None else info["default"]
-            lines.append(f"      {info['name']}={default}: {info['help']} Takes {info['type']}.")
+            lines.append(f"      {info['name']}={default}: {info['help']} Accepts {info['type']}.")
         lines.append("")
     for failure in data["failed"]:
         lines.append(f"FAILED {failure['plugin']}  ({failure['distribution']} {failure['version']})")
@@ -84,5 +84,5 @@ def as_text(data: dict[str, Any]) -> str:
             lines.append(f"    {failure['remedy']}")
         lines.append("")
     lines += [f"CONFLICT {conflict}" for conflict in data["conflicts"]]
-    lines += [f"switched off: {name}" for name in data["disabled"]]
+    lines += [f"disabled: {name}" for name in data["disabled"]]
     return "\n".join(lines).rstrip()

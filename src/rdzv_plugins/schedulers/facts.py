@@ -82,9 +82,7 @@ def port_of_name(name: str) -> Fact[int]:
     return Fact(derived_port(zlib.crc32(name.encode())), "the run id")
 
 
-REMEDY = (
-    "Give the flags instead: --nnodes, --node-rank and --rdzv-endpoint; or switch the plug-in off: --rdzv-no-plugin "
-)
+REMEDY = "Give --nnodes, --node-rank and --rdzv-endpoint instead, or disable the plug-in: --rdzv-no-plugin "
 _MOST_DIGITS = 18
 """All numbers of schedulers have 64 bits at most."""
 
@@ -107,7 +105,7 @@ class Variables:
         if not value:
             return None
         if not (value.isascii() and value.isdecimal()) or len(value) > _MOST_DIGITS or int(value) < minimum:
-            raise self.wrong(name, f"is not a number of {minimum} or more")
+            raise self.wrong(name, f"is not a whole number of at least {minimum}")
         return Fact(int(value), name)
 
     def needed_text(self, name: str) -> Fact[str]:
@@ -123,7 +121,7 @@ class Variables:
         try:
             return expand(listed.value)
         except ValueError as error:
-            raise self.wrong(listed.source, f"cannot be read: {error}") from error
+            raise self.wrong(listed.source, f"is not a valid host list: {error}") from error
 
     def wrong(self, name: str, why: str) -> UsageError:
         """The error for a variable that cannot be used."""
@@ -136,11 +134,11 @@ class Variables:
     def below(self, rank: Fact[int], count: Fact[int]) -> Fact[int]:
         """``rank``, if it is less than ``count``."""
         if rank.value >= count.value:
-            raise self.refused(f"{rank} contradicts {count}: they count from 0 to {count.value - 1}")
+            raise self.refused(f"{rank} contradicts {count}: ranks go from 0 to {count.value - 1}")
         return rank
 
     def _missing(self, name: str) -> NoReturn:
-        raise self.refused(f"{name} is not set, though variables that are set with it are there")
+        raise self.refused(f"{name} is not set, but variables are that come with it")
 
 
 def has_terminal() -> bool:
@@ -245,7 +243,7 @@ def expand(text: str) -> list[str]:
     for item in re.split(r",(?![^\[]*\])", text):  # at the commas outside brackets
         hosts += _expand_item(item)
         if len(hosts) > _MOST_HOSTS:
-            raise ValueError(f"these are more than {_MOST_HOSTS} hosts")
+            raise ValueError(f"more than {_MOST_HOSTS} hosts")
     return hosts
 
 
@@ -255,7 +253,7 @@ def _expand_item(item: str) -> list[str]:
     while at < len(item):
         found = _PART.match(item, at)
         if not found:
-            raise ValueError(f"{item[at:][:40]!r} is no part of a host list")
+            raise ValueError(f"{item[at:][:40]!r} is not part of a host list")
         parts.append([found["text"]] if found["text"] else _numbers(found["ranges"]))
         count *= len(parts[-1])
         if count > _MOST_HOSTS:
@@ -271,7 +269,7 @@ def _numbers(ranges: str) -> list[str]:
     for each in ranges.split(","):
         found = re.fullmatch(_RANGE, each)
         if not found:
-            raise ValueError(f"{each[:40]!r} is no range of numbers")
+            raise ValueError(f"{each[:40]!r} is not a range of numbers")
         first, last = found[1], found[2] or found[1]
         if int(last) < int(first):
             raise ValueError(f"the range {each[:40]} ends before it begins")
@@ -354,7 +352,7 @@ def hook_of(plugin: str, read: Reader) -> Callable[..., dict[str, Any] | None]:
         if found[:1] != [plugin] or _describes_itself(request, meets_at):
             return None
         if others := found[1:]:
-            logger.debug("plug-in %s reads what the innermost launcher says; not used: %s", plugin, ", ".join(others))
+            logger.debug("plug-in %s reads what the innermost launcher says; ignored: %s", plugin, ", ".join(others))
         facts = read(Variables(os.environ, plugin), "max_nodes" in request.given)
         if facts is None:
             return None
@@ -429,7 +427,7 @@ def _endpoint(facts: Facts, run_id: str, nodes: int, several: bool) -> Fact[str]
     hosts = facts.hosts(_PLACES)
     if hosts is None:
         raise UsageError(
-            f"{facts.launcher} does not say on which host the first of these {nodes} nodes is, where all could meet",
+            f"{facts.launcher} does not report the host of the first of {nodes} nodes, so there is no endpoint",
             remedy="Give --rdzv-endpoint=HOST:PORT, the same on every node.",
         )
     port = facts.port or port_of_name(run_id)
@@ -452,12 +450,11 @@ def _refuse_contradictions(facts: Facts, request: Request) -> None:
             raise UsageError(
                 f"--node-rank={request.node_rank} contradicts {facts.nodes}: node ranks go from 0 to "
                 f"{facts.nodes.value - 1}",
-                remedy=f"Leave it out: {facts.launcher} knows it. Or say how many nodes there are: --nnodes.",
+                remedy=f"Leave it out ({facts.launcher} sets it), or give the number of nodes with --nnodes.",
             )
     elif request.min_nodes > facts.nodes.value:
         logger.warning(
-            "--nnodes asks for %d nodes, and %s has started this command on %d (%s): the others have to come from "
-            "elsewhere",
+            "--nnodes asks for %d nodes, but %s started this command on %d (%s): the others must be started elsewhere",
             request.min_nodes,
             facts.launcher,
             facts.nodes.value,

@@ -19,9 +19,9 @@ def read(variables: Variables, nodes_given: bool) -> Facts | None:
     rank = variables.below(variables.needed_number("FLUX_TASK_RANK"), tasks)
     if tasks.value != nodes.value:
         raise variables.refused(
-            f"Flux has started this command {tasks.value} times ({tasks}) on {nodes.value} nodes ({nodes}), and it "
-            "starts the workers by itself",
-            "Start it once on each node, flux run --tasks-per-node=1 rdzv-run ..., and give --nproc-per-node.",
+            f"Flux started this command {tasks.value} times ({tasks}) on {nodes.value} nodes ({nodes}), but it "
+            "starts the workers itself",
+            "Start it once per node (flux run --tasks-per-node=1 rdzv-run ...) and give --nproc-per-node.",
         )
     job = variables.needed_text("FLUX_JOB_ID")
     return Facts(
@@ -47,13 +47,13 @@ def _hosts(variables: Variables, count: int) -> Fact[tuple[str, ...]]:
     try:
         done = subprocess.run(_HOSTS, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
         hosts = tuple(done.stdout.split())
-        why = "" if hosts else "it has printed nothing"
+        why = "" if hosts else "no output"
     except subprocess.CalledProcessError as error:
         why = str(error.stderr).strip() or str(error)
     except (OSError, subprocess.TimeoutExpired) as error:
         why = str(error)
     if why:
-        raise variables.refused(f"`{' '.join(_HOSTS)}` does not tell the hosts of this job: {why}")
+        raise variables.refused(f"`{' '.join(_HOSTS)}` did not print the hosts of this job: {why}")
     return Fact(hosts[:count], "`flux hostlist`")
 
 

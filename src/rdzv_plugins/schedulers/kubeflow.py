@@ -23,7 +23,7 @@ def read(variables: Variables, nodes_given: bool) -> Facts | None:
     if "LOCAL_RANK" in environ or any(name.startswith("PET_") for name in environ):
         return None
     if not is_of_the_container():
-        logger.debug("the PyTorchJob's variables are not used (plug-in kubeflow): its command has not started this")
+        logger.debug("ignoring the PyTorchJob's variables (plug-in kubeflow): not started by its command")
         return None
     job = environ["HOSTNAME"].rpartition("-")[0].rpartition("-")[0]
     nodes = variables.needed_number("WORLD_SIZE", 1)

@@ -35,9 +35,8 @@ def read(variables: Variables, nodes_given: bool) -> Facts | None:
     local = variables.needed_number("OMPI_COMM_WORLD_LOCAL_SIZE", 1)
     if local.value > 1:
         raise variables.refused(
-            f"mpirun has started this command {local.value} times on this node ({local}), and it starts the workers "
-            "by itself",
-            "Start it once on each node, mpirun --map-by ppr:1:node rdzv-run ..., and give the number of workers: "
+            f"mpirun started this command {local.value} times on this node ({local}), but it starts the workers itself",
+            "Start it once per node (mpirun --map-by ppr:1:node rdzv-run ...) and give the number of workers: "
             f"--nproc-per-node={local.value}.",
         )
     return Facts(
@@ -68,9 +67,9 @@ def _first_host(variables: Variables, rank: int) -> Fact[tuple[str, ...]] | None
     host = Fact(found.value["host"], found.source)
     if rank == 0 and not _is_here(host.value):
         raise variables.refused(
-            f"mpirun runs on {host.value} ({host.source}), and the first process on {socket.gethostname()}: the others "
-            "cannot know where to meet",
-            "Give --rdzv-endpoint=HOST:PORT with the first node's name, the same on every node; or start mpirun there.",
+            f"mpirun runs on {host.value} ({host.source}), but the first process on {socket.gethostname()}: the others "
+            "cannot know the endpoint",
+            "Give --rdzv-endpoint=HOST:PORT with the first node's name on every node, or start mpirun there.",
         )
     return Fact((host.value,), host.source)
 

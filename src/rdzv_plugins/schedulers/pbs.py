@@ -21,8 +21,8 @@ def read(variables: Variables, nodes_given: bool) -> Facts | None:
     nodes = Fact(len(hosts), f"the hosts of {_FILE}") if hosts else variables.number("PBS_NUM_NODES", 1)
     if nodes is None and not nodes_given:
         raise variables.refused(
-            f"{_FILE}={path} cannot be read on this node, so nobody knows how many there are",
-            "Give --nnodes and --rdzv-endpoint=HOST:PORT, the same on every node; the job's script can read the file.",
+            f"{_FILE}={path} cannot be read on this node, so the number of nodes is unknown",
+            "Give --nnodes and --rdzv-endpoint=HOST:PORT, the same on every node; the job script can read the file.",
         )
     if nodes is not None:
         variables.below(rank, nodes)

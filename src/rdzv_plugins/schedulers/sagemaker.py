@@ -15,7 +15,7 @@ def read(variables: Variables, nodes_given: bool) -> Facts | None:
     hosts = _hosts(variables)
     here = variables.needed_text("SM_CURRENT_HOST")
     if here.value not in hosts:
-        raise variables.refused(f"{here} contradicts SM_HOSTS={variables.environ['SM_HOSTS']}: it is none of them")
+        raise variables.refused(f"{here} is not in SM_HOSTS={variables.environ['SM_HOSTS']}")
     gpus = variables.number("SM_NUM_GPUS")
     return Facts(
         "SageMaker",

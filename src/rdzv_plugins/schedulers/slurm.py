@@ -29,7 +29,7 @@ _STEPS_APART = 5003
 def read(variables: Variables, nodes_given: bool) -> Facts | None:
     """What srun says about this task; None in an interactive shell: srun's tasks have no terminal without ``--pty``."""
     if has_terminal():
-        logger.debug("srun's variables are not used (plug-in slurm): this is an interactive shell")
+        logger.debug("ignoring srun's variables (plug-in slurm): this is an interactive shell")
         return None
     job, step = variables.needed_number("SLURM_JOB_ID"), variables.needed_number("SLURM_STEP_ID")
     nodes = variables.needed_number("SLURM_STEP_NUM_NODES", 1)
@@ -59,7 +59,7 @@ def read(variables: Variables, nodes_given: bool) -> Facts | None:
         run_id_lasts=True,
         domain=_leaf_of(variables),
         workers=tasks if tasks.value > 1 else gpus if gpus is not None and gpus.value else None,
-        idle=f"the agent of this node is the task with SLURM_LOCALID=0, and this is {local}" if local.value else "",
+        idle=f"the task with SLURM_LOCALID=0 is this node's agent, and this one has {local}" if local.value else "",
     )
 
 
@@ -111,8 +111,8 @@ def _warn_of_shares(environ: Mapping[str, str], tasks: Fact[int]) -> None:
     bound = node.isdecimal() and here < int(node)
     if bound or environ.get("SLURM_GPUS_PER_TASK"):
         logger.warning(
-            "srun has started %d tasks on this node: the first is the agent of all %d workers, and has only its own "
-            "share of the node%s. Better: srun --ntasks-per-node=1 with all CPUs and GPUs, and --nproc-per-node=%d",
+            "srun started %d tasks on this node: the first is the agent of all %d workers, but has only its own share "
+            "of the node%s. Better: srun --ntasks-per-node=1 with all CPUs and GPUs, and --nproc-per-node=%d",
             tasks.value,
             tasks.value,
             f", {here} of {node} CPUs" if bound else " (SLURM_GPUS_PER_TASK)",
@@ -132,7 +132,7 @@ def _leaf_of(variables: Variables) -> Fact[str] | None:
     kinds = pattern.value.split(".")
     names = address.value.split(".", len(kinds) - 1)  # a node's name may have a domain of its own
     if len(names) != len(kinds):
-        raise variables.wrong(_ADDRESS, f"contradicts {pattern}: these are {len(names)} and {len(kinds)} parts")
+        raise variables.wrong(_ADDRESS, f"contradicts {pattern}: {len(names)} parts, not {len(kinds)}")
     leaf = len(kinds) - 2
     return Fact(names[leaf], _ADDRESS) if leaf >= 0 and kinds[-1] == "node" and kinds[leaf] in _SHARED else None
 

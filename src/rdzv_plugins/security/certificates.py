@@ -36,11 +36,11 @@ class NodeTlsOptions:
 
     cacert: str | None = option(
         None,
-        help="File with the certificates of the authorities by which nodes recognise each other; means TLS "
-        "between nodes. Unset: the system's, and clients are not asked for a certificate.",
+        help="File with the CA certificates that nodes trust; turns on TLS between nodes. Unset: the system's, "
+        "and clients need no certificate.",
     )
     cert: str | None = option(
-        None, help="File with this node's certificate, for its names and addresses; means TLS, and needs key."
+        None, help="File with this node's certificate, for its names and addresses; turns on TLS, and needs key."
     )
     key: str | None = option(None, help="File with the private key of cert.")
 
@@ -90,8 +90,8 @@ class NodeCertificates(Struct, frozen=True):
             if self.cert is None and self.key is None:
                 given, missing = "cacert", "cert and key"
             raise UsageError(
-                f"--rdzv-conf: {given} is given, and {missing} is not",
-                remedy="With TLS every node needs its certificate and the key of it: it may have to serve the others.",
+                f"--rdzv-conf: {given} given without {missing}",
+                remedy="With TLS every node needs a certificate and its key: any of them may have to serve the others.",
             )
         self.texts()
         self.context()
@@ -186,17 +186,17 @@ def load_context(cacert: str | None, cert: str | None, key: str | None) -> ssl.S
         context = ssl.create_default_context(cafile=cacert)
     except ssl.SSLError:
         raise UsageError(
-            f"--rdzv-conf: cacert={cacert} holds no certificate",
-            remedy="It has to be PEM: text with BEGIN CERTIFICATE in it.",
+            f"--rdzv-conf: no certificate in cacert={cacert}",
+            remedy="It must be a PEM file: text with BEGIN CERTIFICATE.",
         ) from None
     if cert is not None:
         try:
             context.load_cert_chain(cert, key, password="")  # otherwise it would ask for one at the terminal
         except ssl.SSLError as error:
             raise UsageError(
-                f"--rdzv-conf: cert={cert} and key={key} are not a certificate and its key: "
+                f"--rdzv-conf: cert={cert} and key={key} do not work together: "
                 f"{(error.reason or str(error)).replace('_', ' ').lower()}",
-                remedy="Both have to be PEM, and the key without a password.",
+                remedy="Both must be PEM files, and the key must not have a password.",
             ) from None
     return context
 
@@ -210,7 +210,7 @@ def read_file(path: str, name: str) -> bytes:
     except OSError as error:
         raise UsageError(
             f"--rdzv-conf: {name}={path} cannot be read: {(error.strerror or str(error)).lower()}",
-            remedy="Give the path of a file that exists on this node and that this user may read.",
+            remedy="Give the path of a file on this node that this user may read.",
         ) from None
 
 
@@ -241,7 +241,7 @@ def warn_if_others_can_read(path: str, option: str) -> None:
 @functools.cache
 def _warn(path: str, option: str, mode: int) -> None:
     logger.warning(
-        "--rdzv-conf %s=%s can be read by every user of this machine (mode %04o). If there are others: chmod 600 %s",
+        "--rdzv-conf %s=%s is readable by every user of this machine (mode %04o). To restrict it: chmod 600 %s",
         option,
         path,
         mode,

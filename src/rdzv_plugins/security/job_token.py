@@ -43,7 +43,7 @@ _LEAST, _MOST = 16, 1024
 _MOST_FILE = 1 << 20
 _MOST_OF_A_JOB = 2
 _KEY = "hmac:"
-_MAKE_ONE = "Make one with: (umask 077; openssl rand -hex 32 > FILE), and give every node of the job the same."
+_MAKE_ONE = "Create one: (umask 077; openssl rand -hex 32 > FILE), and give it to every node of the job."
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ def token_of(request: Request, runtime: Runtime = SYSTEM) -> JobToken | None:
     where, lines = source
     if len(lines) > _MOST_OF_A_JOB or any(len(line.split()) != 1 for line in lines):
         raise UsageError(
-            f"{where} does not hold one token, or two while one is changed, each on a line of its own",
-            remedy="A token has no blanks. A file with names and patterns is for rdzv serve.",
+            f"{where} must hold one token, or two during a change, each on its own line",
+            remedy="Tokens have no blanks. Files with names and patterns are for rdzv serve.",
         )
     return JobToken(tuple(_key(line, where) for line in lines))
 
@@ -122,8 +122,8 @@ def _accepted(line: str, where: str, number: int) -> AcceptedToken:
         return AcceptedToken("", _key(words[0], where, f"token {number}"), "*", True)
     if len(words) != 3:
         raise UsageError(
-            f"{where}: token {number} is on a line of {len(words)} words",
-            remedy="A line is a token, or a name, a token and a pattern of run ids, with blanks between them.",
+            f"{where}: the line of token {number} has {len(words)} words",
+            remedy="A line is a token; or a name, a token and a run-id pattern, separated by blanks.",
         )
     name, secret, pattern = words
     return AcceptedToken(name, _key(secret, where, f"token {number}"), pattern, pattern == "*")
@@ -136,16 +136,14 @@ def _key(text: str, where: str, which: str = "the token") -> bytes:
         with contextlib.suppress(ValueError):
             if len(key := bytes.fromhex(text.removeprefix(_KEY))) == 32:
                 return key
-        raise UsageError(f"{where}: {which} is no key", remedy=f"Write {_KEY} and 64 hexadecimal digits after it.")
+        raise UsageError(f"{where}: {which} is not a valid key", remedy=f"Write {_KEY} and 64 hexadecimal digits.")
     if not text.isascii() or not text.isprintable() or " " in text:
         raise UsageError(
-            f"{where}: {which} has a line break, a blank or another character that is no part of a token",
-            remedy="A token is letters, digits and signs of ASCII. " + _MAKE_ONE,
+            f"{where}: {which} contains a line break, a blank or another invalid character",
+            remedy="Tokens are printable ASCII without blanks. " + _MAKE_ONE,
         )
     if not _LEAST <= len(text) <= _MOST:
-        raise UsageError(
-            f"{where}: {which} has {len(text)} characters, and has to have {_LEAST} to {_MOST}", remedy=_MAKE_ONE
-        )
+        raise UsageError(f"{where}: {which} has {len(text)} characters, not {_LEAST} to {_MOST}", remedy=_MAKE_ONE)
     return hmac.digest(_LABEL, text.encode(), "sha256")
 
 
@@ -168,7 +166,7 @@ def _source(path: str | None, runtime: Runtime) -> tuple[str, Sequence[str]] | N
     if given is None:
         return None
     if not given:
-        raise UsageError(f"{VARIABLE} is set, and empty", remedy="Unset it, or give it the job's token.")
+        raise UsageError(f"{VARIABLE} is set but empty", remedy="Unset it, or set it to the job's token.")
     return VARIABLE, [given]
 
 
@@ -183,10 +181,10 @@ def _read(path: str, where: str) -> list[str]:
                 raise UsageError(f"{where} is larger than {_MOST_FILE} bytes", remedy=_MAKE_ONE)
             text = file.read(_MOST_FILE).decode(errors="replace")
     except OSError as error:
-        why = "there is no path" if not path else (error.strerror or str(error)).lower()
+        why = "the path is empty" if not path else (error.strerror or str(error)).lower()
         raise UsageError(
             f"{where} cannot be read: {why}",
-            remedy="Give the path of a file that exists on this node and that this user may read."
+            remedy="Give the path of a file on this node that this user may read."
             if error.errno != errno.EISDIR
             else "Give the path of a file.",
         ) from None
@@ -198,11 +196,11 @@ def _read(path: str, where: str) -> list[str]:
 
 def _check_mode(mode: int, path: str, where: str) -> None:
     if not stat.S_ISREG(mode):
-        raise UsageError(f"{where} is no file", remedy="Give the path of a file that holds the token.")
+        raise UsageError(f"{where} is not a file", remedy="Give the path of a file with the token.")
     if mode & (stat.S_IROTH | stat.S_IWOTH):
         raise UsageError(
             f"{where} can be read or written by every user of this machine (mode {stat.S_IMODE(mode):04o})",
-            remedy=f"chmod 600 {path}; of a secret that Kubernetes mounts, defaultMode: 0440 with the pod's fsGroup.",
+            remedy=f"chmod 600 {path}; for a mounted Kubernetes secret: defaultMode: 0440 and the pod's fsGroup.",
         )
 
 

@@ -48,15 +48,15 @@ def _disk(directory: str) -> NodeCheck:
     try:
         seconds, free = within(_DISK_S, lambda: _write(directory), "rdzv-preflight-disk")
     except TimeoutError:
-        return NodeCheck(name, "broken", f"nothing could be written to {directory} within {_DISK_S:g} s")
+        return NodeCheck(name, "broken", f"{directory} took no write within {_DISK_S:g} s")
     except OSError as error:
-        return NodeCheck(name, "broken", f"nothing can be written to {directory}: {error.strerror or error}")
+        return NodeCheck(name, "broken", f"cannot write to {directory}: {error.strerror or error}")
     rate = _WRITTEN / max(seconds, 1e-6)
     said = f"{rate / _MIB:.1f} MiB/s, {free / _MIB:.0f} MiB free"
     if free < _LITTLE_DISK:
-        return NodeCheck(name, "warning", f"only {free / _MIB:.0f} MiB are free in {directory}")
+        return NodeCheck(name, "warning", f"only {free / _MIB:.0f} MiB free in {directory}")
     if seconds > _SLOW_DISK_S:
-        return NodeCheck(name, "warning", f"a MiB in {directory} takes {seconds:.1f} s")
+        return NodeCheck(name, "warning", f"writing 1 MiB to {directory} takes {seconds:.1f} s")
     return NodeCheck(name, "ok", said)
 
 
@@ -84,9 +84,9 @@ def _memory() -> NodeCheck:
         fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
         free = int(fields["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
-        return NodeCheck("memory", "ok", "the system does not say how much is left")
+        return NodeCheck("memory", "ok", "the system does not report available memory")
     free = min([free, *(max(0, limit - used) for limit, used in memory_of_groups())])
-    said = f"{free / _MIB:.0f} MiB are left for this process"
+    said = f"{free / _MIB:.0f} MiB available to this process"
     return NodeCheck("memory", "warning" if free < _LITTLE_MEMORY else "ok", said)
 
 
@@ -104,10 +104,10 @@ def _shared_memory() -> Iterable[NodeCheck]:
             file.write(b"\0" * 4096)
         free = shutil.disk_usage(_SHARED).free
     except OSError as error:
-        why = f"data loaders and collectives cannot use it: {error.strerror or error}"
+        why = f"not usable by data loaders and collectives: {error.strerror or error}"
         yield NodeCheck(_SHARED, "broken", why)
         return
-    yield NodeCheck(_SHARED, "warning" if free < _LITTLE_SHARED else "ok", f"{free / _MIB:.0f} MiB are free")
+    yield NodeCheck(_SHARED, "warning" if free < _LITTLE_SHARED else "ok", f"{free / _MIB:.0f} MiB free")
 
 
 def _processors() -> Iterable[NodeCheck]:
@@ -115,16 +115,16 @@ def _processors() -> Iterable[NodeCheck]:
         return
     allowed = float(len(os.sched_getaffinity(0)))
     share = min([allowed, *cpu_quotas()])
-    yield NodeCheck("processors", "ok", f"{share:g} may be used", share)
+    yield NodeCheck("processors", "ok", f"{share:g} usable", share)
 
 
 def _processor_speed() -> NodeCheck:
     before = _times_throttled()
     best = _best(lambda: (zlib.crc32(_WORK), len(_WORK))[1])
     throttled = _times_throttled() - before
-    said = f"{best / 2**30:.2f} GiB/s of a checksum"
+    said = f"{best / 2**30:.2f} GiB/s (checksum)"
     if throttled > 0:
-        said += f"; its control group was stopped {throttled} times meanwhile, as its time was used up"
+        said += f"; throttled {throttled} times by its control group"
     return NodeCheck("processor speed", "warning" if throttled > 0 else "ok", said, best / 2**30, "GiB/s")
 
 

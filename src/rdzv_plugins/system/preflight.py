@@ -22,12 +22,12 @@ def read(text: str) -> tuple[str, ...]:
     for name in asked:
         if name in _GONE:
             raise UsageError(
-                f"--preflight={text}: what lies between nodes is not checked, so there is no check {name!r}",
-                remedy="A plug-in's hook rdzv_preflight can: see docs/guides/elastic.md#test-nodes-before-each-round.",
+                f"--preflight={text}: there is no check {name!r}: the network between nodes is not tested",
+                remedy="A plug-in can, in rdzv_preflight: see docs/guides/elastic.md#test-nodes-before-each-round.",
             )
         if name not in NAMES:
             raise UsageError(
-                f"--preflight={text}: there is no check {name!r}{did_you_mean(name, NAMES)}",
-                remedy=f"The checks are {', '.join(NAMES)}; {USUAL} is all of them.",
+                f"--preflight={text}: unknown check {name!r}{did_you_mean(name, NAMES)}",
+                remedy=f"Checks: {', '.join(NAMES)}; {USUAL} for all of them.",
             )
     return tuple(name for name in NAMES if name in asked)

@@ -128,16 +128,16 @@ def _report(entries: list[Any], status: int, received: list[int], file: str | No
     code = os.waitstatus_to_exitcode(status)
     how = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
     stopped = next((number for number in (*received, -code) if number in _PASSED_ON), None)
-    results.ended = "interrupted" if stopped else f"the process of the tests has ended {how}"
+    results.ended = "interrupted" if stopped else f"the test process ended {how}"
     if phase is not None:
         results.ended += f" in {phase['test']['name']}"
     if phase is not None and not stopped:
         test, seconds = TestResult(**phase["test"]), time.monotonic() - phase["begun"]
         if code == 1 and seconds > phase["limit"]:  # faulthandler has ended it
-            said = f"it is over its limit of {phase['limit']:g} s and cannot be interrupted; stderr shows its threads"
+            said = f"exceeded its limit of {phase['limit']:g} s and cannot be interrupted; stderr shows its threads"
             test.fault = "it hangs"
         else:
-            said, test.fault = f"the process that ran it has ended {how}", "it ends the process that uses it"
+            said, test.fault = f"the process that ran it ended {how}", "it ends the process that uses it"
         test.add("failed", seconds, said)
         results.tests.append(test)
     print("\n".join(as_lines(results)) or f"conformance: {results.ended}", flush=True)

@@ -99,8 +99,8 @@ class EtcdHarness(Harness):
     wrong_endpoints = (*_WRONG, "", "ftp://127.0.0.1:2379")
     imports = ("rdzv_plugins.backends.etcd.coordination",)
     remark = (
-        "One etcd, of one member, serves all jobs, with its data in memory where there is room. On a disk, for which "
-        "it waits at\neach change, it takes longer: rdzv bench rendezvous measures it there."
+        "One etcd with a single member serves all jobs; its data is in memory where there is room. On a disk, where it "
+        "waits for\neach change, it takes longer: rdzv bench rendezvous measures that."
     )
 
     def __init__(self) -> None:

@@ -45,6 +45,12 @@ _WAIT_S = 0.9 * PATIENCE
 _MONITOR_S = 0.1
 """How often the agent asks whether it has to restart, in seconds, as torch's does: each question may be a request."""
 
+LANES = {
+    **dict.fromkeys(("worker", "worker_quit"), "worker"),
+    **dict.fromkeys(("note_failure", "hosts", "leads", "requests", "has_written", "traffic", "resources"), "side"),
+}
+"""The lane of each command; ``agent`` for those that are not named."""
+
 
 @dataclass(frozen=True)
 class Joined:

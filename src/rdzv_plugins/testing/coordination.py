@@ -196,9 +196,9 @@ class CoordinationSessions(JobTheme, kind="coordination"):
         assert [event for event in recorder.take(4) if event[1] is None] == [("taken over", None)]
         assert keys_of(watcher) == {"stays": b"kept", "fence": b""}
 
-    @pytest.mark.parametrize("child", ["", "fork", "spawn"])
+    @pytest.mark.parametrize("child", ["fork", "spawn"])
     def test_the_keys_of_a_killed_process_go(self, job: ContractJob, child: str) -> None:
-        # They go at once or after its time to live, even if it leaves a child that has inherited what it could.
+        # They go at once or after its time to live, although it leaves a child that has inherited what it could.
         one, recorder = job.session(), Recorder()
         one.watch("node", recorder, timeout=T)
         with job.holder("node", job.ttl, child) as process:
@@ -234,7 +234,7 @@ class CoordinationSessions(JobTheme, kind="coordination"):
         # That time advances while the session is kept alive, and is never later than the service would end it.
         session = job.session(job.ttl)
         if not hasattr(session, "known_until"):
-            self.gap("the session does not say until when it is known to live (known_until)")
+            self.gap("the session does not report how long it is sure to live (known_until)")
             return
         session.put({"here": b""}, ephemeral=True, timeout=T)
         wait_until(lambda: session.known_until > now(), lambda: session.known_until - now())
@@ -257,7 +257,7 @@ class CoordinationSessions(JobTheme, kind="coordination"):
         two.put({"e/a of two": b"", "mine": b""}, ephemeral=True, timeout=T)
         ended.put({"e/stays": b""}, timeout=T)
         if not isinstance(one, EndsSessions) or not isinstance(two, EndsSessions):
-            self.gap("a session cannot end another one (end_session); one that is told by its connection need not")
+            self.gap("sessions cannot end others (end_session); not needed where broken connections are noticed")
             return
         for none in ("e/stays", "e/", "never", "mine"):
             assert not (two if none == "mine" else one).end_session(none, timeout=T), none

@@ -50,8 +50,8 @@ def find_harness(backend: str, endpoint: str | None = None, conf: Mapping[str, s
             harness.conf = MappingProxyType({**harness.conf, **conf})
             return harness
     raise UsageError(
-        f"backend {name!r} names no harness of its own (entry point group {GROUP})",
-        remedy="Give --rdzv-endpoint (and --rdzv-conf) of a service that runs.",
+        f"backend {name!r} has no harness (entry point group {GROUP})",
+        remedy="Give --rdzv-endpoint (and --rdzv-conf) of a running service.",
     )
 
 
@@ -61,10 +61,10 @@ def _made(found: EntryPoint) -> Harness:
     try:
         harness = found.load()()
     except Exception as error:
-        what = f"{which} cannot be made: {type(error).__name__}: {error}"
-        raise BrokenPlugin(what, remedy="Give --rdzv-endpoint to do without it.") from error
+        what = f"{which} could not be created: {type(error).__name__}: {error}"
+        raise BrokenPlugin(what, remedy="To run without it, give --rdzv-endpoint.") from error
     if not isinstance(harness, Harness):
-        remedy = "It has to be a subclass of rdzv_plugins.testing.Harness."
+        remedy = "It must be a subclass of rdzv_plugins.testing.Harness."
         raise BrokenPlugin(f"{which} is a {type(harness).__name__}", remedy=remedy)
     if harness.kind not in CONTRACTS:
         raise BrokenPlugin(f"{which} has kind = {harness.kind!r}", remedy=f"Set it to one of {', '.join(CONTRACTS)}.")
@@ -102,8 +102,8 @@ def _kind(name: str, endpoint: str, conf: Mapping[str, str]) -> Kind:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_CREATE_S)
     except subprocess.TimeoutExpired:
         raise RdzvError(
-            f"backend {name!r} was not created at {endpoint} within {_CREATE_S:g} s",
-            remedy="Give short time-outs with --rdzv-conf, and check that its service runs there.",
+            f"backend {name!r} could not be created at {endpoint} within {_CREATE_S:g} s",
+            remedy="Check that its service runs there, and set short time-outs with --rdzv-conf.",
         ) from None
     kind = (done.stdout.split() or [""])[-1]
     if done.returncode or kind not in CONTRACTS:

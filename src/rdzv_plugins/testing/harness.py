@@ -210,6 +210,6 @@ def kind_of(created: Any) -> Kind | None:
 def no_kind(created: Any) -> str:
     """The sentence for what is of no kind."""
     return (
-        f"create() returned a {type(created).__name__}, which has the methods of no contract: "
-        "it has to return a RendezvousBackend, a CoordinationBackend or a RendezvousHandler"
+        f"create() returned a {type(created).__name__}, but must return a RendezvousBackend, a "
+        "CoordinationBackend or a RendezvousHandler"
     )

@@ -230,8 +230,8 @@ class ServingNode:
         self._client = None
 
 
-NO_HANDLE = "not tried: the harness has no handle on the processes of the service"
-NO_RELAY = "not tried: the endpoint is not one host and port of TCP, so that no relay can be put in front of it"
+NO_HANDLE = "not tried: the harness does not control the processes of the service"
+NO_RELAY = "not tried: the endpoint is not a single TCP host and port, so no relay can be put in front of it"
 
 
 def of_kind(*kinds: Kind) -> Callable[[Test], Test]:
@@ -243,7 +243,7 @@ def of_kind(*kinds: Kind) -> Callable[[Test], Test]:
     def reason(_: Any, job: ContractJob, **fixtures: Any) -> str:
         if job.harness.kind not in kinds:
             promises = " or a ".join(CONTRACTS[kind].__name__ for kind in kinds)
-            return f"not for a {CONTRACTS[job.harness.kind].__name__}: it is what a {promises} promises"
+            return f"not for a {CONTRACTS[job.harness.kind].__name__}: only a {promises} promises it"
         if fixtures.get("service", job) is None:
             return NO_HANDLE
         return NO_RELAY if fixtures.get("relay", job) is None else ""

@@ -71,7 +71,7 @@ class Agent:
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"agent {self.pid} still runs after {timeout:g} s:\n{self.text}") from None
+            raise AssertionError(f"agent {self.pid} is still running after {timeout:g} s:\n{self.text}") from None
 
     def wait_for(self, pattern: str, timeout: float = WAIT_S) -> re.Match[str]:
         """Wait until its output matches, at most ``timeout`` seconds. Raises ``AssertionError`` with its output."""
@@ -116,7 +116,7 @@ class Agents:
 
     def close(self) -> None:
         """Kill everything: nothing is left when this returns. May be called again."""
-        wait_until(self._killed, lambda: f"these do not end: {self.processes()}", WAIT_S)
+        wait_until(self._killed, lambda: f"these processes do not end: {self.processes()}", WAIT_S)
         for agent in self.agents:
             agent.process.wait(WAIT_S)
 
@@ -205,4 +205,4 @@ class AgentsJob(Agents):
     def nothing_left(self) -> None:
         """Check that no process of the job lives. Raises ``AssertionError`` listing those that do."""
         left = self.processes()
-        assert not left, f"processes are left behind: {left}"
+        assert not left, f"processes left behind: {left}"

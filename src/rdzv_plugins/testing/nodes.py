@@ -27,16 +27,15 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rdzv_plugins.interfaces import Capability, RendezvousHandler, Request
-from rdzv_plugins.testing.commands import Commands, Joined, obey
+from rdzv_plugins.testing.commands import LANES, Commands, Joined, obey
 from rdzv_plugins.testing.forked import Forked
 from rdzv_plugins.testing.harness import Harness, entry
 from rdzv_plugins.testing.parts import PATIENCE, stop, wait_until
 from rdzv_plugins.testing.suite import Test, Theme, gap_if
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 _LOG_TAIL = 6000
@@ -65,7 +64,7 @@ class NodeError(Exception):
         """Assert that it is of one of these classes, that this matches in its text, and that it has a remedy."""
         assert any(map(self.is_a, kinds)), f"not a {' or '.join(map(str, kinds))}: {self}"
         assert re.search(saying, self.text), f"{saying!r} is not said: {self}"
-        assert self.remedy, f"what to do next: {self}"
+        assert self.remedy, f"no remedy: {self}"
 
     def __str__(self) -> str:
         return f"{self.command} of {self.node} raised {self.kinds[0]}: {self.text}\n{self.remedy}"
@@ -95,7 +94,7 @@ class Pending(Generic[T]):
             more = left > 0 and self.node.receive(left)
             if not more and not self.answer.done():  # the last answer comes with the end of its process
                 raise AssertionError(
-                    f"{self.command} of {self.node} is not answered after {timeout - left:.1f} s: its process "
+                    f"{self.command} of {self.node} got no answer within {timeout - left:.1f} s: its process "
                     f"{self.node.state}\n{self.node.logs()}"
                 )
         return self.answer.result()
@@ -109,32 +108,8 @@ class Pending(Generic[T]):
         raise AssertionError(f"{self.command} of {self.node} raised no error: {result}\n{self.node.logs()}")
 
 
-Does = TypeVar("Does", Commands, RendezvousHandler)
-
-
-def _begins(
-    command: Callable[Concatenate[Does, P], T], lane: str = "agent"
-) -> Callable[Concatenate[Node, P], Pending[T]]:
-    """A method that has the node's process begin this, without waiting for its end. See ``commands`` for the lanes."""
-
-    def begin(node: Node, /, *args: P.args, **kwargs: P.kwargs) -> Pending[T]:
-        return node.later(lane, command.__name__, *args, **kwargs)
-
-    return begin
-
-
-def _asks(command: Callable[Concatenate[Does, P], T], lane: str = "agent") -> Callable[Concatenate[Node, P], T]:
-    """A method that has the node's process do this, and returns the answer."""
-
-    def ask(node: Node, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        answer: T = node.later(lane, command.__name__, *args, **kwargs).result()
-        return answer
-
-    return ask
-
-
 class Node(Forked):
-    """One node's process. Used by one thread. ``commands`` says what it can be told."""
+    """One node's process. Used by one thread. It can be told what ``Commands`` and its handler can do."""
 
     def __init__(self, job: NodesJob, request: Request) -> None:
         self.request, self.name, self.logs = request, f"{len(job.nodes)}", job.logs
@@ -151,33 +126,20 @@ class Node(Forked):
 
     # its commands
 
-    create = _asks(Commands.create)
-    num_nodes_waiting = _asks(RendezvousHandler.num_nodes_waiting)
-    is_closed = _asks(RendezvousHandler.is_closed)
-    set_closed = _asks(RendezvousHandler.set_closed)
-    get_run_id = _asks(RendezvousHandler.get_run_id)
-    peer_lost = _asks(RendezvousHandler.peer_lost)
-    note_done = _asks(RendezvousHandler.note_done)
-    note_leaving = _asks(RendezvousHandler.note_leaving)
-    note_failure = _asks(RendezvousHandler.note_failure, "side")
-    first_failure = _asks(RendezvousHandler.first_failure)
-    leave = _asks(Commands.leave)
-    store = _asks(Commands.store)
-    worker = _asks(Commands.worker, "worker")
-    worker_quit = _asks(Commands.worker_quit, "worker")
-    hosts = _asks(Commands.hosts, "side")
-    leads = _asks(Commands.leads, "side")
-    overrides = _asks(Commands.overrides)
-    requests = _asks(Commands.requests, "side")
-    has_written = _asks(Commands.has_written, "side")
-    traffic = _asks(Commands.traffic, "side")
-    resources = _asks(Commands.resources, "side")
-    await_change = _asks(Commands.await_change)
-    await_closed = _asks(Commands.await_closed)
-    await_change_later = _begins(Commands.await_change)
-    leave_later = _begins(Commands.leave)  # a node that serves something may wait for the others
-    store_later = _begins(Commands.store)
-    worker_later = _begins(Commands.worker, "worker")
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """A method of ``Commands`` or of the handler: it has the process do this, and returns the answer.
+
+        With ``_later`` at the end of its name it returns a ``Pending`` at once: ``node.leave_later("done")``.
+        """
+        command = name.removesuffix("_later")
+        if not (hasattr(Commands, command) or hasattr(RendezvousHandler, command)):
+            raise AttributeError(name)
+
+        def tell(*args: Any, **kwargs: Any) -> Any:
+            pending = self.later(LANES.get(command, "agent"), command, *args, **kwargs)
+            return pending if name != command else pending.result()
+
+        return tell
 
     def join(self) -> Pending[Joined]:
         self.joining = self.later("agent", "join")
@@ -206,7 +168,7 @@ class Node(Forked):
         """Let the process end like any program; returns its exit code."""
         self.later("agent", "exit").result()
         code = self.wait(PATIENCE)
-        assert code is not None, f"{self} has not ended within {PATIENCE:g} s\n{self.logs()}"
+        assert code is not None, f"{self} did not end within {PATIENCE:g} s\n{self.logs()}"
         return code
 
     def freeze(self) -> None:
@@ -314,7 +276,7 @@ def one_world(nodes: Iterable[Node]) -> None:
     places = sorted((node.joining.result() for node in nodes), key=lambda place: place.rank)
     ranks, worlds = [place.rank for place in places], [place.world for place in places]
     assert ranks == list(range(len(places))), f"the {len(places)} nodes of one round have the ranks {ranks}: {places}"
-    assert set(worlds) == {len(places)}, f"the {len(places)} nodes of one round believe in {worlds} nodes: {places}"
+    assert set(worlds) == {len(places)}, f"the {len(places)} nodes of one round count {worlds} nodes: {places}"
 
 
 def regroup(nodes: Sequence[Node], what: str = "") -> None:
@@ -376,7 +338,7 @@ class NodeTheme(Theme):
     def host_of(self, nodes: Sequence[Node]) -> Node | None:
         """The node with which the endpoint would go; None if there is no such node. The nodes have joined."""
         hosts = [node for node in nodes if self.serves(node)]
-        assert len(hosts) <= 1, f"one node at most serves the endpoint, not {', '.join(map(str, hosts))}"
+        assert len(hosts) <= 1, f"at most one node may serve the endpoint, not {', '.join(map(str, hosts))}"
         return hosts[0] if hosts else None
 
     def serves(self, node: Node) -> bool:
@@ -401,12 +363,12 @@ class NodeTheme(Theme):
         """Whether a node's join has got so far that the others can know of it, by what it has written and sent."""
         if "joining at" not in node.log:
             return False
-        written = node.has_written()
+        written: bool | None = node.has_written()
         if written is not None:
             return written
         sent = node.traffic()  # a handler of its own: it has come to rest
         time.sleep(_REST_S)
-        return node.traffic() == sent
+        return bool(node.traffic() == sent)
 
 
 def needs(condition: Callable[[Any], object], why: str) -> Callable[[Test], Test]:
@@ -417,7 +379,7 @@ def needs(condition: Callable[[Any], object], why: str) -> Callable[[Test], Test
 def told(nodes: Iterable[Node], what: str) -> None:
     """Wait until each of them is told to restart its workers, because of ``what``."""
     for node in nodes:
-        assert node.await_change(), f"{node} is not told that {what}"
+        assert node.await_change(), f"{node} was not told that {what}"
 
 
 def take_in(nodes: Sequence[Node], entering: Pending[Joined]) -> None:

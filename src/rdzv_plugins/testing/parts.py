@@ -200,15 +200,15 @@ def together(count: int, act: Callable[[int], object]) -> None:
     if errors:
         raise errors[0]
     alive = sum(thread.is_alive() for thread in threads)
-    assert not alive, f"{alive} of {count} threads have not come to an end within {PATIENCE:g} s"
+    assert not alive, f"{alive} of {count} threads did not end within {PATIENCE:g} s"
 
 
 def assert_says(error: BaseException, *words: str) -> None:
     """Assert that an error has a text, containing ``words``, and if it is one of ours, says what to do next."""
-    assert str(error), f"a {type(error).__name__} says nothing"
+    assert str(error), f"a {type(error).__name__} has no message"
     for word in words:
-        assert word in str(error), f"{word!r} is not named by {type(error).__name__}: {error}"
-    assert not isinstance(error, RdzvError) or error.remedy, f"what to do next? {type(error).__name__}: {error}"
+        assert word in str(error), f"{type(error).__name__} does not mention {word!r}: {error}"
+    assert not isinstance(error, RdzvError) or error.remedy, f"no remedy: {type(error).__name__}: {error}"
 
 
 def stop(pid: int) -> None:
@@ -219,14 +219,14 @@ def stop(pid: int) -> None:
         stats = [read_stat(pid, int(thread)) for thread in os.listdir(f"/proc/{pid}/task")]
         return [stat.state for stat in stats if stat is not None]  # otherwise it has ended
 
-    wait_until(lambda: set(states()) <= {"T"}, f"process {pid} does not stop")
+    wait_until(lambda: set(states()) <= {"T"}, f"process {pid} did not stop")
 
 
 @contextmanager
 def frozen(service: Service) -> Iterator[None]:
     """Stop all its processes with SIGSTOP, and let them continue at the end."""
     stopped: list[int] = []
-    assert service.pids, "the harness's service says that it has no process"
+    assert service.pids, "the harness's service reports no processes"
     try:
         while new := [pid for pid in service.pids if pid not in stopped]:  # one may just have started another
             for pid in new:

@@ -44,7 +44,7 @@ _stderr = pytest.StashKey[int]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options ``--conformance-...``."""
     group = parser.getgroup("conformance", "the conformance suite of rdzv-plugins")
-    group.addoption("--conformance-json", metavar="FILE", help="write the report to FILE, as JSON")
+    group.addoption("--conformance-json", metavar="FILE", help="write the report to FILE as JSON")
     group.addoption(
         "--conformance-themes", metavar="A,B", default="", help=f"run only these themes: {', '.join(THEMES)}"
     )
@@ -53,11 +53,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SECONDS",
         type=float,
         default=_LIMIT_S,
-        help=f"a test of the suite that takes longer has failed (default {_LIMIT_S:g})",
+        help=f"time limit of each test of the suite (default {_LIMIT_S:g})",
     )
-    group.addoption("--conformance-backend", metavar="NAME", default="", help="run_all.py: the backend to test")
-    group.addoption("--conformance-endpoint", metavar="WHERE", help="run_all.py: where its service runs already")
-    group.addoption("--conformance-conf", metavar="K=V,...", default="", help="run_all.py: --rdzv-conf of its jobs")
+    group.addoption("--conformance-backend", metavar="NAME", default="", help="the backend that every_theme.py tests")
+    group.addoption("--conformance-endpoint", metavar="WHERE", help="every_theme.py: where its service already runs")
+    group.addoption("--conformance-conf", metavar="K=V,...", default="", help="every_theme.py: --rdzv-conf of its jobs")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -81,7 +81,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     wanted = [name for name in config.getoption("conformance_themes").split(",") if name]
     unknown = sorted(set(wanted) - set(THEMES))
     if unknown:
-        raise pytest.UsageError(f"--conformance-themes: no theme {unknown[0]!r}; there are {', '.join(THEMES)}")
+        raise pytest.UsageError(f"--conformance-themes: unknown theme {unknown[0]!r}; themes: {', '.join(THEMES)}")
     if wanted:
         out = [item for item in items if (theme := theme_of(item)) is not None and theme.theme not in wanted]
         items[:] = [item for item in items if item not in out]
@@ -170,7 +170,7 @@ def _limited(item: pytest.Item) -> Iterator[None]:
         return
 
     def over(number: int, frame: FrameType | None) -> None:
-        raise pytest.fail.Exception(f"it is over its limit of {limit:g} s{_place(frame)}", pytrace=True)
+        raise pytest.fail.Exception(f"exceeded its limit of {limit:g} s{_place(frame)}", pytrace=True)
 
     before = signal.signal(signal.SIGALRM, over)
     last = limit + min(_UNWIND_S, 2 * limit)

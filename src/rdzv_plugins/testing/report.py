@@ -152,7 +152,7 @@ def _verdict(results: Results, backend: str) -> str:
         others = f"; {untried} tests that build on that were not tried" if untried else ""
         return f"does not conform: {', '.join(said)}{others}"
     if results.ended:
-        return "not known: the run has ended early"
+        return "unknown: the run ended early"
     themes = [theme for theme, _ in results.themes(backend)]
     return "conforms" + (f" in what was tried: {', '.join(themes)}" if set(THEMES) - set(themes) else "")
 

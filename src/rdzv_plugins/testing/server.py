@@ -91,9 +91,9 @@ class ServerProcess:
         self.kill()  # one that has ended by itself was not waited for yet
         if self._accepts():
             raise RdzvError(
-                f"{self._command[0]} was not started: another process serves 127.0.0.1:{self.port} "
+                f"{self._command[0]} was not started: another process uses 127.0.0.1:{self.port} "
                 "(Address already in use)",
-                remedy="Take another port, of free_port(), or end that process.",
+                remedy="Choose another port (free_port()), or end that process.",
             )
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -115,7 +115,7 @@ class ServerProcess:
             if ended or time.monotonic() > deadline:
                 self.kill()
                 why = f"ended with code {process.returncode}" if ended else f"did not answer for {_START_S:g} s"
-                raise RdzvError(f"{self._command[0]} {why}{self._last_words()}", remedy="Its own output says why.")
+                raise RdzvError(f"{self._command[0]} {why}{self._last_words()}", remedy="See its output.")
             time.sleep(_POLL_S)  # there is no event for "it answers"
 
     def kill(self) -> None:
@@ -125,7 +125,7 @@ class ServerProcess:
         deadline = time.monotonic() + _END_S
         while running := self.pids:  # one may just have started another
             if time.monotonic() > deadline:
-                raise RdzvError(f"processes {running} of a server still run {_END_S:g} s after SIGKILL")
+                raise RdzvError(f"processes {running} of a server are still running {_END_S:g} s after SIGKILL")
             for pid in running:
                 kill(pid)
             time.sleep(_POLL_S / 4)

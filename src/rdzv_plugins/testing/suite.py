@@ -173,4 +173,4 @@ def in_words(error: pytest.ExceptionInfo[BaseException]) -> str:
     written = " ".join(str(place.statement).split()).removeprefix("assert ")
     found = values.removeprefix("assert ")
     where = f"{Path(str(place.path)).name}, line {place.lineno + 1}"
-    return f"{written} does not hold{f': {found}' * bool(found and found != written)} ({where})"
+    return f"{written} is not true{f': {found}' * bool(found and found != written)} ({where})"

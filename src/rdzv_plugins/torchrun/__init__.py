@@ -53,7 +53,7 @@ def create(params: Any) -> Any:
     host = PluginHost.load()
     if not name:
         raise UnknownBackend(
-            f"--rdzv-backend={PREFIX} names no backend",
+            f"--rdzv-backend={PREFIX} does not name a backend",
             remedy="Write --rdzv-backend=rdzv-plugins.NAME. See: rdzv backends",
         )
     try:

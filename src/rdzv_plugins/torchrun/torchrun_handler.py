@@ -139,7 +139,7 @@ class TorchrunHandler(RendezvousHandler):  # type: ignore[misc]
             if outcome.end == "done":
                 self._stay()
         except BaseException as error:  # a signal, which torch's agent turns into an exception
-            outcome = Outcome("lost", f"it was done, but served others, and was stopped: {error}")
+            outcome = Outcome("lost", f"it was done but still serving others when it was stopped: {error}")
             raise
         finally:
             self._rendezvous.leave(outcome)
@@ -168,7 +168,7 @@ class TorchrunHandler(RendezvousHandler):  # type: ignore[misc]
             return self._failed(error)
         who = f"the agent on {socket.gethostname()}"
         if error is None or error is self._earlier:
-            return Outcome("lost", f"{who} has left before a round was complete")
+            return Outcome("lost", f"{who} left before a round was complete")
         return Outcome("lost", f"{who} {'was stopped' if is_signal(error) else 'ended'}: {first_line(error)}")
 
     def _failed(self, error: ChildFailedError) -> Outcome:

@@ -75,7 +75,7 @@ def _replace_handler(rendezvous: ModuleType) -> None:
         if handlers["env"].__module__ != __name__:
             handlers["env"] = _by_the_proxy(handlers["env"])
     except Exception as error:
-        _say(f"this torch is not prepared for it ({type(error).__name__}: {error})")
+        _say(f"not supported by this torch ({type(error).__name__}: {error})")
 
 
 def _by_the_proxy(handler: Handler) -> Handler:
@@ -89,7 +89,7 @@ def _by_the_proxy(handler: Handler) -> Handler:
             try:
                 before = open_sockets()
             except OSError as error:
-                _say(f"there is no /proc here ({error.strerror})")
+                _say(f"no /proc here ({error.strerror})")
         for store, rank, world_size in handler(url, **options):
             if ours:
                 _arrange(store, path, before)
@@ -119,7 +119,7 @@ def _is_ours() -> bool:
 def _say(why: str) -> None:
     where = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
     path = os.environ.get(SOCKET, "")
-    what = f"reaches the store at {where}, not by the Unix socket {path}"
+    what = f"uses TCP to the store at {where}, not the Unix socket {path}"
     if not path:
         what = f"does not wait until the store at {where} has what it writes"
     with contextlib.suppress(OSError, ValueError):  # it must not matter if stderr is gone
@@ -210,13 +210,13 @@ def _connect(path: str) -> socket.socket:
         connection.connect("\0" + path[1:] if path.startswith("@") else path)
         owner, user = _owner(connection), os.geteuid()
         if owner not in (0, user) and user != 0:  # abstract names are free for anyone to take
-            raise NotMoved(f"user {owner} listens there, not this one ({user})")
+            raise NotMoved(f"it belongs to user {owner}, not this one ({user})")
         try:
             greet(connection)
         except TimeoutError:
             raise NotMoved(f"no answer within {_GREETING_S:g} s") from None
         except NotAStore:
-            raise NotMoved("what answers is no store") from None
+            raise NotMoved("what answers is not a store") from None
         return connection
     except BaseException:
         connection.close()
@@ -235,9 +235,9 @@ def _client(port: int, before: frozenset[str]) -> int:
         descriptor for name, descriptor in _sockets().items() if name not in before and _leads_to(descriptor, port)
     ]
     if len(found) != 1:
-        raise NotMoved(f"{len(found)} new connections of this process lead to port {port}, not one")
+        raise NotMoved(f"{len(found)} new connections to port {port}, not one")
     if _has_input(found[0]):
-        raise NotMoved("torch's connection is in use")
+        raise NotMoved("torch's connection is already in use")
     return found[0]
 
 

@@ -18,22 +18,22 @@ from typing import Any, NoReturn
 from rdzv_plugins.errors import RdzvError, UsageError
 
 _DESCRIPTION = """\
-How long, how much and at what cost: each benchmark measures in turns what is to be compared, torch's own beside it, and
-prints medians with their spread, and ratios where they are larger than that. Progress is on stderr. With --json the
-result is printed as JSON lines; with --out=DIR it is also written there, with charts."""
+Each benchmark compares backends with torch's own in the same run, taking turns. It prints medians with their spread,
+and ratios where these exceed the spread. Progress goes to stderr. --json prints the result as JSON lines; --out=DIR
+also writes them there, with charts."""
 _EXAMPLES = """\
 examples:
-  rdzv bench rendezvous --quick                 see that it works
+  rdzv bench rendezvous --quick                 check that it works
   rdzv bench rendezvous --backends=parallel,etcd --nodes=16,64,256 --out=results
   rdzv bench all --out=results                  everything, about 20 minutes on two cores
-  rdzv bench report results                     several results side by side, as one page
+  rdzv bench report results                     several results side by side on one page
 
-`rdzv bench WHAT --help` has the flags of each."""
+`rdzv bench WHAT --help` lists the flags of each."""
 _BENCHMARKS = {
-    "rendezvous": "how long nodes take to join, and again after a loss, over any backends, beside torch's own",
-    "launch": "from the command to the workers' first line and their first collective, beside torchrun",
-    "faults": "how long a job needs to go on after a worker, an agent or the store's host was lost",
-    "store": "what a request costs the store server, beside torch's servers, and what proxies and transports save",
+    "rendezvous": "time to join, and to join again after a node is lost, for any backends and torch's own",
+    "launch": "time from the command to the workers' first line and first collective, beside torchrun",
+    "faults": "time a job needs to continue after losing a worker, an agent or the store's host",
+    "store": "cost of a request to the store server, beside torch's, and what proxies and transports save",
 }
 _INTERRUPTED = 128 + signal.SIGINT
 _REFERENCES = ("torch-c10d", "torch-static")
@@ -41,34 +41,34 @@ _FAULTS = ("worker", "agent", "frozen", "host", "place", "place-frozen")
 _WORKLOADS = ("storm", "barrier", "mesh", "one_key", "multi_get", "hold", "init", "worker")
 
 _GONE = {
-    "tiered": "It is a workload now: rdzv bench store --workloads=init --job=16x8.",
-    "transport": "It is a workload now: rdzv bench store --workloads=worker.",
+    "tiered": "Use the workload instead: rdzv bench store --workloads=init --job=16x8.",
+    "transport": "Use the workload instead: rdzv bench store --workloads=worker.",
 }
 """Sub-commands that there were, and what to do instead."""
-_OTHER_RUN = "Give it as --rdzv-conf, and put the run beside one without: rdzv bench report."
-_CONNECTIONS = "It follows --connections: a storm is of 4 times as many, hold of 8 times."
+_OTHER_RUN = "Set it with --rdzv-conf, and compare with a run without it: rdzv bench report."
+_CONNECTIONS = "It follows --connections: storm has 4 times as many, hold 8 times."
 _GONE_FLAGS = {
     "rendezvous": {
         "--hosts": "All nodes are on loopback.",
-        "--server": "Start `rdzv serve`, and say where: --rdzv-endpoint=BACKEND=HOST:PORT.",
-        "--processes": "Write --simulate=P.",
-        "--closed": f"The token or the certificates are options of a backend. {_OTHER_RUN}",
-        "--delay": "What a delay costs is in `rdzv bench store --workloads=init --delay=MS`.",
-        "--etcd-data": "etcd's data is where temporary files are: set TMPDIR.",
+        "--server": "Start `rdzv serve`, and give --rdzv-endpoint=BACKEND=HOST:PORT.",
+        "--processes": "Use --simulate=P.",
+        "--closed": f"Tokens and certificates are options of a backend. {_OTHER_RUN}",
+        "--delay": "Use `rdzv bench store --workloads=init --delay=MS`.",
+        "--etcd-data": "etcd keeps its data in TMPDIR: set that.",
     },
-    "launch": {"--full-node": "The nodes of the case preload have 2 and 8 workers."},
+    "launch": {"--full-node": "The case preload has nodes of 2 and 8 workers."},
     "faults": {"--collective-timeout": "It is 20 s."},
     "store": {
-        "--threads": "Name them in --targets: ours,ours:2.",
-        "--closed": f"It is `rdzv bench rendezvous` that shows what a token and TLS cost. {_OTHER_RUN}",
-        "--many": "One process holds all clients: --connections=N.",
+        "--threads": "Use --targets=ours,ours:2.",
+        "--closed": f"Use `rdzv bench rendezvous` to see what a token and TLS cost. {_OTHER_RUN}",
+        "--many": "One process holds all clients: use --connections=N.",
         "--storm": _CONNECTIONS,
         "--hold": _CONNECTIONS,
-        "--rounds": "A client repeats a workload 10 times; give more --repeats.",
-        "--gets": "A client of mesh gets the blobs of 8 others; init those of all.",
-        "--fanout": "What a second tier saves is in docs/internals/performance.md#what-proxies-save.",
-        "--sizes": "The values of the workload worker have 1024 and 8192 bytes.",
-        "--worker-rounds": "Give more --repeats.",
+        "--rounds": "A client repeats a workload 10 times; raise --repeats.",
+        "--gets": "A client of mesh gets the blobs of 8 others, one of init those of all.",
+        "--fanout": "See docs/internals/performance.md#what-proxies-save.",
+        "--sizes": "The workload worker uses values of 1024 and 8192 bytes.",
+        "--worker-rounds": "Raise --repeats.",
     },
 }
 """Flags that there were, and what to do instead."""
@@ -78,7 +78,7 @@ class _Gone(argparse.Action):
     """A flag that there was; its ``const`` says what to do instead."""
 
     def __call__(self, parser: argparse.ArgumentParser, args: Any, values: Any, option: str | None = None) -> NoReturn:
-        parser.error(f"{option} is no longer a flag of {parser.prog}. {self.const}")
+        parser.error(f"{option} was removed. {self.const}")
 
 
 class _Quick(argparse.Action):
@@ -108,16 +108,16 @@ def configure(commands: Any) -> None:
             _backends(parser)
         quick = add_flags(parser)
         parser.add_argument(
-            "--quick", action=_Quick, nargs=0, const=quick, default=False, help="few and small runs: to see that it "
-            "works, not for figures. Flags after it win",
+            "--quick", action=_Quick, nargs=0, const=quick, default=False, help="few small runs, to check that it "
+            "works, not for figures; flags after it win",
         )  # fmt: skip
-        parser.add_argument("--json", action="store_true", help="print JSON lines: manifest, points, ratios, end")
-        parser.add_argument("--out", metavar="DIR", help="also write the JSON lines and charts into this directory")
+        parser.add_argument("--json", action="store_true", help="print JSON lines (manifest, points, ratios, end)")
+        parser.add_argument("--out", metavar="DIR", help="also write JSON lines and charts to this directory")
         for flag, instead in _GONE_FLAGS[name].items():
             parser.add_argument(flag, action=_Gone, const=instead, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    _all(what.add_parser("all", help="all benchmarks one after the other, and a report of them"))
-    report = what.add_parser("report", help="several results side by side, as one HTML page that needs nothing else")
-    report.add_argument("directory", metavar="DIR", help="where rdzv bench wrote the results, with --out=DIR")
+    _all(what.add_parser("all", help="run all benchmarks in turn, and write a report"))
+    report = what.add_parser("report", help="show several results side by side on one self-contained HTML page")
+    report.add_argument("directory", metavar="DIR", help="results written by rdzv bench --out=DIR")
     report.add_argument("--to", metavar="FILE", help="the page (default DIR/report.html)")
     for name in _GONE:  # no word after it is a flag
         what.add_parser(name, add_help=False, prefix_chars="\0").add_argument("words", nargs="*")
@@ -129,12 +129,12 @@ def run(args: argparse.Namespace) -> int:
         print(args.bench_help(), end="", file=sys.stderr)
         return UsageError.exit_code
     if args.what in _GONE:
-        raise UsageError(f"there is no rdzv bench {args.what} any more", remedy=_GONE[args.what])
+        raise UsageError(f"rdzv bench {args.what} was removed", remedy=_GONE[args.what])
     del args.bench_help
     try:
         return _run(args)
     except KeyboardInterrupt:
-        print(f"rdzv bench {args.what}: interrupted; what was measured so far is kept", file=sys.stderr)
+        print(f"rdzv bench {args.what}: interrupted; results so far are kept", file=sys.stderr)
         return _INTERRUPTED
 
 
@@ -166,7 +166,7 @@ def _number(kind: type[int] | type[float], least: float = 1, most: float = 2**62
                 return value
         limits = f"{least:g} or more" if most == 2**62 else f"{least:g} to {most:g}"
         words = "whole number" if kind is int else "number"
-        raise argparse.ArgumentTypeError(f"'{text}': a {words}, {limits}, is needed")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a {words} ({limits})")
 
     return read
 
@@ -179,7 +179,7 @@ def _each(one: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
 def _word(*known: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if (known and text not in known) or not text:
-            raise argparse.ArgumentTypeError(f"'{text}' is none of {', '.join(known)}" if known else "a name is empty")
+            raise argparse.ArgumentTypeError(f"'{text}' is not one of {', '.join(known)}" if known else "empty name")
         return text
 
     return read
@@ -197,7 +197,7 @@ def _job(text: str) -> tuple[int, int]:
 def _of_backend(text: str) -> tuple[str, str]:
     name, _, value = text.partition("=")
     if not (name and value):
-        raise argparse.ArgumentTypeError(f"'{text}': write the backend's name, '=' and the value")
+        raise argparse.ArgumentTypeError(f"'{text}' is not of the form BACKEND=VALUE")
     return name, value
 
 
@@ -210,58 +210,57 @@ def _flag(parser: argparse.ArgumentParser, name: str, default: Any, read: Any, m
 
 
 def _backends(parser: argparse.ArgumentParser) -> None:
-    _flag(parser, "--backends", None, _each(_word()), "A,B", "any installed backends, compared with torch's own "
-        "(default: those of rdzv-plugins that are installed)")  # fmt: skip
+    _flag(parser, "--backends", None, _each(_word()), "A,B", "installed backends to compare with torch's own "
+        "(default: those of rdzv-plugins that can run here)")  # fmt: skip
     parser.add_argument("--rdzv-endpoint", "--rdzv_endpoint", action="append", default=[], type=_of_backend,
-        metavar="BACKEND=WHERE", help="where a backend's service already runs; without it, its own harness starts one. "
-        "Repeatable")  # fmt: skip
+        metavar="BACKEND=WHERE", help="where a backend's service already runs (default: its harness starts one); "
+        "may be repeated")  # fmt: skip
     parser.add_argument("--rdzv-conf", "--rdzv_conf", action="append", default=[], type=_of_backend,
         metavar="BACKEND=K=V,...", help="options of a backend; may be repeated")  # fmt: skip
-    _flag(parser, "--references", _REFERENCES, _references, "A,B", "torch's own to compare with, or none")
+    _flag(parser, "--references", _REFERENCES, _references, "A,B", "torch's rendezvous to compare with, or none")
 
 
 # the flags of each benchmark; each function returns what --quick sets
 
 
 def _rendezvous(parser: argparse.ArgumentParser) -> Mapping[str, Any]:
-    _flag(parser, "--nodes", (4, 16, 64), _each(_number(int, 4)), "N,N", "numbers of nodes, each at least 4: one of "
+    _flag(parser, "--nodes", (4, 16, 64), _each(_number(int, 4)), "N,N", "numbers of nodes, each at least 4, as one of "
         "them is lost")  # fmt: skip
     parser.add_argument("--simulate", nargs="?", const=len(os.sched_getaffinity(0)), default=0, type=_number(int),
-        metavar="P", help="thousands of nodes, as threads of P processes (default: one for each core), beside those of "
-        "nodes that may be lost; without it each node is a process")  # fmt: skip
-    _flag(parser, "--ttl", 10.0, _number(float, 2, 3600), "SECONDS", "of a session, where a backend has any")
-    _flag(parser, "--repeats", 3, _number(int), "N", "runs of each target, after one that does not count")
-    _flag(parser, "--limit", 60.0, _number(float, 1, 3600), "SECONDS", "of one round; a target that needs longer is "
-        "not asked for more nodes")  # fmt: skip
+        metavar="P", help="run thousands of nodes as threads of P processes (default P: one per core) and a few "
+        "processes of one node; without it each node is a process")  # fmt: skip
+    _flag(parser, "--ttl", 10.0, _number(float, 2, 3600), "SECONDS", "of a session, if the backend has sessions")
+    _flag(parser, "--repeats", 3, _number(int), "N", "runs of each target, after a warm-up")
+    _flag(parser, "--limit", 60.0, _number(float, 1, 3600), "SECONDS", "time limit of a round; a target that exceeds "
+        "it is not tried with more nodes")  # fmt: skip
     return {"nodes": (4, 16), "repeats": 1}
 
 
 def _launch(parser: argparse.ArgumentParser) -> Mapping[str, Any]:
     cases = ("one-node", "nodes", "preload")
-    _flag(parser, "--cases", cases, _each(_word(*cases)), "A,B", "some of one-node (the launchers without a flag of a "
-        "rendezvous), nodes (every backend) and preload (one node of 2, and one of 8 workers that import torch, with "
-        "--preload=torch and without)")  # fmt: skip
-    _flag(parser, "--nodes", 2, _number(int, 2), "N", "agents of a job, all on this machine")
-    _flag(parser, "--workers", 1, _number(int), "N", "workers of each of these nodes")
-    _flag(parser, "--repeats", 5, _number(int), "N", "runs of each target, after one that does not count")
-    _flag(parser, "--collectives", 3, _number(int, 0), "N", "further runs with workers that import torch, up to their "
+    _flag(parser, "--cases", cases, _each(_word(*cases)), "A,B", "one-node (launchers without rendezvous flags), "
+        "nodes (every backend), preload (one node of 2 and one of 8 workers that import torch, with --preload=torch "
+        "and without)")  # fmt: skip
+    _flag(parser, "--nodes", 2, _number(int, 2), "N", "agents of the job, all on this machine")
+    _flag(parser, "--workers", 1, _number(int), "N", "workers per node")
+    _flag(parser, "--repeats", 5, _number(int), "N", "runs of each target, after a warm-up")
+    _flag(parser, "--collectives", 3, _number(int, 0), "N", "further runs, with workers that import torch, up to their "
         "first collective; 0: none")  # fmt: skip
-    _flag(parser, "--limit", 120.0, _number(float, 1, 3600), "SECONDS", "of one start, and of one end; beyond is a "
-        "result too")  # fmt: skip
+    _flag(parser, "--limit", 120.0, _number(float, 1, 3600), "SECONDS", "time limit of a start, and of an end; "
+        "exceeding it is a result too")  # fmt: skip
     return {"repeats": 1, "collectives": 1}
 
 
 def _faults(parser: argparse.ArgumentParser) -> Mapping[str, Any]:
-    _flag(parser, "--faults", _FAULTS, _each(_word(*_FAULTS, "host-again")), "A,B", "some of these, and host-again")
-    _flag(parser, "--nodes", 3, _number(int, 3), "N", "agents of a job, all on this machine, of one worker each; one "
-        "serves, one is lost, and one is neither")  # fmt: skip
-    _flag(parser, "--preload", "", str, "MODULE", "measure each backend also with rdzv-run --preload=MODULE, beside "
-        "itself without (torch, for example)")  # fmt: skip
+    _flag(parser, "--faults", _FAULTS, _each(_word(*_FAULTS, "host-again")), "A,B", "some of these, or host-again")
+    _flag(parser, "--nodes", 3, _number(int, 3), "N", "agents of the job, all on this machine, with one worker each: "
+        "one serves, one is lost, one is neither")  # fmt: skip
+    _flag(parser, "--preload", "", str, "MODULE", "also measure each backend with rdzv-run --preload=MODULE")
     _flag(parser, "--repeats", 3, _number(int), "N", "runs of each target")
-    _flag(parser, "--ttl", 3, _number(int), "SECONDS", "after which a silent node is lost, with backends that can "
-        "tell and with torch's c10d")  # fmt: skip
-    _flag(parser, "--limit", 60.0, _number(float, 1, 3600), "SECONDS", "from the fault on; a job that needs longer, or "
-        "ends, is a result too")  # fmt: skip
+    _flag(parser, "--ttl", 3, _number(int), "SECONDS", "after which a silent node counts as lost, in backends that "
+        "detect it and in torch's c10d")  # fmt: skip
+    _flag(parser, "--limit", 60.0, _number(float, 1, 3600), "SECONDS", "time limit after the fault; a job that exceeds "
+        "it, or ends, is a result too")  # fmt: skip
     return {"repeats": 1}
 
 
@@ -269,15 +268,17 @@ def _store(parser: argparse.ArgumentParser) -> Mapping[str, Any]:
     counts = _each(_number(int))
     _flag(parser, "--workloads", _WORKLOADS, _each(_word(*_WORKLOADS)), "A,B", "some of them")
     _flag(parser, "--targets", ("ours", "libuv", "legacy", "echo"), _each(_word()), "A,B", "servers, also ours:THREADS")
-    _flag(parser, "--connections", (1000,), counts, "N,N", "clients of barrier, mesh, one_key and multi_get; a storm "
-        "is of 4 times as many, hold of 8 times")  # fmt: skip
-    _flag(parser, "--job", ((4, 8), (16, 8)), _each(_job), "MxN,MxN", "init: ranks on M nodes, N on each (default "
+    _flag(parser, "--connections", (1000,), counts, "N,N", "clients of barrier, mesh, one_key and multi_get; storm "
+        "has 4 times as many, hold 8 times")  # fmt: skip
+    _flag(parser, "--job", ((4, 8), (16, 8)), _each(_job), "MxN,MxN", "init: M nodes with N ranks each (default "
         "4x8,16x8)")  # fmt: skip
-    _flag(parser, "--delay", 2.0, _number(float, 0, 1000), "MS", "init: of a round trip between a node and the root; "
-        "measured with it and without; 0: only without")  # fmt: skip
+    _flag(parser, "--delay", 2.0, _number(float, 0, 1000), "MS", "init: added to a round trip between a node and "
+        "the root; measured with and without it; 0: only without")  # fmt: skip
     _flag(parser, "--workers", (1, 8), counts, "N,N", "worker: processes at once")
-    _flag(parser, "--repeats", 5, _number(int), "N", "turns of all servers, after one that does not count")
-    _flag(parser, "--limit", 60.0, _number(float, 0.001, 3600), "SECONDS", "of one run; beyond is a result too")
+    _flag(parser, "--repeats", 5, _number(int), "N", "runs of each server, after a warm-up")
+    _flag(
+        parser, "--limit", 60.0, _number(float, 0.001, 3600), "SECONDS", "time limit of a run; beyond is a result too"
+    )
     return {"connections": (50,), "repeats": 1, "job": ((2, 4),), "workers": (2,)}
 
 
@@ -287,12 +288,12 @@ def _store(parser: argparse.ArgumentParser) -> Mapping[str, Any]:
 def _all(parser: argparse.ArgumentParser) -> None:
     names = ", ".join(_BENCHMARKS)
     parser.description = (
-        f"{names}: one after the other, each in a process of its own. If one fails the others still run. Writes their "
-        "results, charts, and a page that shows all of it (report.html) into one directory."
+        f"Run {names}, each in its own process; if one fails, the others still run. Writes results, charts and a page "
+        "with all of them (report.html) to one directory."
     )
-    _flag(parser, "--out", "rdzv-bench", str, "DIR", "where to; results that are there are in the report")
+    _flag(parser, "--out", "rdzv-bench", str, "DIR", "where to write; results already there are part of the report")
     _flag(parser, "--only", tuple(_BENCHMARKS), _each(_word(*_BENCHMARKS)), "A,B", "some of them")
-    parser.add_argument("--quick", action="store_true", help="few and small runs: to see that it works")
+    parser.add_argument("--quick", action="store_true", help="few small runs, to check that it works")
 
 
 def full() -> list[tuple[str, ...]]:
@@ -356,6 +357,6 @@ def run_all(steps: Sequence[tuple[str, ...]], out: Path) -> int:
     if failed:
         raise RdzvError(
             f"{len(failed)} of {len(steps)} benchmarks failed: {', '.join(failed)}",
-            remedy="What each of them has said stands above; run one again alone, with the same arguments.",
+            remedy="Their messages are above; run one again alone, with the same arguments.",
         )
     return 0

@@ -53,6 +53,11 @@ class Candidate:
     """The options that it has and the user has not set."""
 
     @property
+    def backend(self) -> str:
+        """What the launcher calls it."""
+        return self.name.removeprefix("torch-") if self.reference else self.name
+
+    @property
     def reference(self) -> bool:
         return self.name in REFERENCES
 
@@ -78,7 +83,7 @@ def there(name: str) -> bool:
     try:
         find_harness(name).require()
     except RdzvError as error:
-        print(f"without {name}: {error}", file=sys.stderr, flush=True)
+        print(f"skipping {name}: {error}", file=sys.stderr, flush=True)
         return False
     return True
 
@@ -115,7 +120,7 @@ def candidates(
         names |= {known.backend.name, *known.backend.aliases}
     for flag, by_name in (("--rdzv-endpoint", endpoints), ("--rdzv-conf", confs)):
         if strangers := set(by_name) - names:
-            raise UsageError(f"{flag}={min(strangers)}=...: it is not measured", remedy="Name it in --backends.")
+            raise UsageError(f"{flag}={min(strangers)}=...: it is not in --backends", remedy="Add it there.")
     return found
 
 
@@ -132,8 +137,8 @@ def references(names: Sequence[str]) -> list[Candidate]:
 def start(found: list[Candidate], running: ExitStack) -> None:
     """Start what the backends need, until ``running`` is closed. Raises ``RdzvError``."""
     for candidate in found:
-        what = f"backend {candidate.name!r}: its harness cannot be started"
-        with asking_harness(what, remedy="Start its service yourself, and say where by --rdzv-endpoint."):
+        what = f"backend {candidate.name!r}: its harness could not be started"
+        with asking_harness(what, remedy="Start its service yourself, and give --rdzv-endpoint."):
             running.enter_context(candidate.harness)
 
 

@@ -82,7 +82,7 @@ class Child:
         """What it says next. Raises an exception that it has sent, and ``RdzvError`` if it is silent or has ended."""
         try:
             if not self._connection.poll(limit_s):
-                raise RdzvError(f"{self._what} has not answered within {limit_s:g} s")
+                raise RdzvError(f"{self._what} did not answer within {limit_s:g} s")
             answer = self._connection.recv()
         except (EOFError, ConnectionError):
             raise self._ended() from None
@@ -233,7 +233,7 @@ def end_all(mark: str) -> None:
         for pid in left:
             kill(pid)
         if time.monotonic() > deadline:
-            raise RdzvError(f"processes {sorted(left)} do not end by SIGKILL")
+            raise RdzvError(f"processes {sorted(left)} survived SIGKILL")
         time.sleep(0.02)
 
 
@@ -246,10 +246,10 @@ _FILES = {
 }
 _PROBE = "import socket, sys; sys.exit(socket.getnameinfo(('::ffff:127.0.0.1', 1, 0, 0), 0)[0] != 'localhost')"
 _WAYS = (["unshare", "--mount"], ["unshare", "--map-root-user", "--mount"])
-NAMES_APART = "All of them, torch's too, see names from a hosts file alone: what slow DNS costs does not show here."
+NAMES_APART = "All targets resolve names from a hosts file only, so the cost of slow DNS does not show here."
 NAMES_OF_THE_SYSTEM = """\
-Names come from the system, as no mount namespace was allowed (it needs `unshare --mount`: root, or user namespaces):
-torch's store looks up the name of each client, and that may cost those seconds who use it."""
+Names are resolved by the system, as no mount namespace was allowed (`unshare --mount`: root, or user namespaces).
+torch's store looks up the name of each client, which may cost its users seconds."""
 
 
 def names_apart() -> None:

@@ -15,6 +15,7 @@ from rdzv_launcher.bench import jobs
 from rdzv_launcher.bench.backends import candidates
 from rdzv_launcher.bench.children import Guard
 from rdzv_launcher.bench.jobs import Job, JobBench, JobCase, JobSample, Launcher
+from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.kvstore.sockets.listening import port_holder
 
 _FIGURES = {
@@ -22,21 +23,19 @@ _FIGURES = {
     "restarted": ("time to the start of the new workers", "s"),
 }
 _CAPTION = """\
-{nodes} agents on this machine, each with a worker that is always in an all_reduce over gloo; then something happens.
-  time to the next collective           from then to the end of the first all_reduce of the next round, on all its nodes
-  time to the start of the new workers  as far as the launcher can do something: what follows, importing torch and
-                                        joining the gloo group, is the script's, and the same for all
-A job whose backend is elastic (--nnodes={least}:{nodes}) goes on without a node that is lost. Others cannot: there the
-benchmark starts the same command again at the moment of the fault, and the new agent is waited for. That is another way
-to go on, so it makes cases of its own, and there are no ratios between the two. Killed or frozen are the agent and its
-worker, as when a machine goes. The store's host is the node that serves the endpoint, or rank 0's where none does.
-Three endpoints are a case for backends that take several: the job goes on at another one. All agents have
---max-restarts=100 and --local-addr=127.0.0.1.
-Who notices what: gloo, at once, that the process of a peer has gone, and after {timeout:g} s that one is silent
-(torch's default is 1800); an agent, that its worker has failed; a backend with sessions, that a node's connection has
-ended, or that it has been silent for {ttl} s; c10d, ours and torch's, that {keep_alive_max_attempt} keep-alives are
-missing, of one every {keep_alive_interval} s. A new round of c10d waits for {last_call_timeout} s for more nodes once
-it has {least} (torch: 30).
+{nodes} agents on this machine, each with a worker in a loop of all_reduce over gloo, when the fault happens.
+  time to the next collective           from the fault to the end of the first all_reduce of the next round on all nodes
+  time to the start of the new workers  the launcher's part: importing torch and joining the gloo group, which follow,
+                                        take the same time for all
+A job with an elastic backend (--nnodes={least}:{nodes}) continues without the lost node. For the others the benchmark
+starts the same command again at the moment of the fault and waits for the new agent; these are cases of their own,
+without ratios between the two. The agent and its worker are killed or frozen, as if the machine failed. The store's
+host is the node that serves the endpoint, or rank 0's where none does. With three endpoints, for backends that take
+several, the job continues at another one. All agents have --max-restarts=100 and --local-addr=127.0.0.1.
+What is detected: gloo notices at once that a peer's process is gone, and after {timeout:g} s that it is silent (torch's
+default: 1800); an agent notices that its worker failed; a backend with sessions that a node's connection ended, or was
+silent for {ttl} s; c10d, ours and torch's, that {keep_alive_max_attempt} keep-alives are missing, sent every
+{keep_alive_interval} s. A new round of c10d waits {last_call_timeout} s for more nodes once it has {least} (torch: 30).
 {remarks}"""
 _LEAST_START_S = 120.0
 _KEEP_ALIVES = 3
@@ -111,7 +110,7 @@ class Fault:
 
     def of(self, target: Launcher) -> Fault:
         """What happens to this target: this fault, or the same with an agent in place of the lost one."""
-        return FAULTS[self.instead] if self.instead and not target.elastic else self
+        return FAULTS[self.instead] if self.instead and not target.has(Capability.ELASTIC) else self
 
     def way(self, nodes: int) -> str:
         """How a job of this many nodes goes on."""
@@ -149,7 +148,7 @@ def cases(faults: Iterable[str], targets: Sequence[Launcher]) -> dict[Fault, lis
     found: dict[Fault, list[Launcher]] = {}
     for fault in (FAULTS[name] for name in faults):
         for kind in (fault, FAULTS[fault.instead or fault.name]):
-            able = [target for target in targets if target.several or kind.endpoints == 1]
+            able = [target for target in targets if kind.endpoints == 1 or target.has(Capability.SEVERAL_ENDPOINTS)]
             hit = [target for target in able if fault.of(target) == kind or target in found.get(kind, ())]
             if hit:
                 found[kind] = hit

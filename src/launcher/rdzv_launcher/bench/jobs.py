@@ -55,24 +55,24 @@ class Launcher:
     name: str
     program: str
     """The launcher's command: ``rdzv-run`` or ``torchrun``."""
-    backend: str
-    """The name after ``--rdzv-backend``; empty for the launcher without any rendezvous flag."""
+    rendezvous: Candidate | None = None
+    """By what its nodes meet; None for the launcher without any rendezvous flag."""
     conf: Mapping[str, str] = field(default_factory=dict)
-    ranks: bool = False
-    """Nodes are given their ranks."""
-    elastic: bool = False
-    """``--nnodes=MIN:MAX`` is respected."""
-    several: bool = False
-    """It takes several endpoints, and goes on at another one."""
     flags: tuple[str, ...] = ()
     """Additional flags of rdzv-run."""
-    harness: Harness = field(default_factory=Harness)
-    """It knows the endpoint: unless said otherwise, any port of loopback."""
+
+    @property
+    def harness(self) -> Harness:
+        """It knows the endpoint: unless said otherwise, any port of loopback."""
+        return Harness() if self.rendezvous is None else self.rendezvous.harness
 
     @property
     def reference(self) -> bool:
         """Whether this is torch's own launcher, with which the others are compared."""
         return self.program == "torchrun"
+
+    def has(self, capability: Capability) -> bool:
+        return self.rendezvous is not None and capability in self.rendezvous.capabilities
 
 
 class JobFailed(DidNotFinish):
@@ -100,8 +100,8 @@ class Job:
         if mode == "endless":  # something is to happen to it
             self._flags.append("--max-restarts=100")
             timeout_s = COLLECTIVE_TIMEOUT_S
-        if launcher.backend:
-            self._flags += [f"--nnodes={nnodes}", f"--rdzv-backend={launcher.backend}"]
+        if launcher.rendezvous is not None:
+            self._flags += [f"--nnodes={nnodes}", f"--rdzv-backend={launcher.rendezvous.backend}"]
             self._flags += [f"--rdzv-id=bench-{uuid.uuid4().hex[:8]}", f"--rdzv-endpoint={self.endpoint}"]
             self._flags.append("--local-addr=127.0.0.1")  # so that nobody looks up this machine's name
         else:  # otherwise both listen on 29500, where somebody else may be
@@ -124,7 +124,7 @@ class Job:
 
     def command(self, node: int) -> list[str]:
         """The command line of one node's agent."""
-        ranks = [f"--node-rank={node}"] if self._launcher.ranks else []
+        ranks = [f"--node-rank={node}"] if self._launcher.has(Capability.NODE_RANK) else []
         return [str(_program(self._launcher.program)), *self._flags, *ranks, *self._script]
 
     def start_agent(self, node: int) -> int:
@@ -184,7 +184,7 @@ class Job:
         """The last error that this agent or a worker of it named, otherwise the last line."""
         said = [line.strip() for line in self._text(place).splitlines() if line.strip() and not _SAID.match(line)]
         errors = [line for line in said if "error: " in line.lower()]
-        return (errors or said or ["it has said nothing"])[-1][:_MOST_CHARACTERS]
+        return (errors or said or ["no output"])[-1][:_MOST_CHARACTERS]
 
     def _mark_of(self, place: int) -> str:
         return f"{self._mark}-{place}"
@@ -205,17 +205,7 @@ def _endpoint(launcher: Launcher, directory: Path, count: int) -> str:
 
 def launcher_of(candidate: Candidate, conf: Mapping[str, str]) -> Launcher:
     """rdzv-run on this backend, or plain torchrun on torch's own, with these options."""
-    theirs, name = candidate.reference, candidate.name
-    return Launcher(
-        name,
-        "torchrun" if theirs else "rdzv-run",
-        name.removeprefix("torch-") if theirs else name,
-        conf,
-        ranks=Capability.NODE_RANK in candidate.capabilities,
-        elastic=candidate.elastic,
-        several=Capability.SEVERAL_ENDPOINTS in candidate.capabilities,
-        harness=candidate.harness,
-    )
+    return Launcher(candidate.name, "torchrun" if candidate.reference else "rdzv-run", candidate, conf)
 
 
 def references(names: Sequence[str], c10d_conf: Mapping[str, str] = NOTHING) -> list[Launcher]:
@@ -253,7 +243,7 @@ def job_bench(args: argparse.Namespace, found: list[Candidate]) -> Iterator[JobB
     """
     for program in ("rdzv-run", "torchrun"):
         if not _program(program).exists():
-            raise RdzvError(f"there is no {program} beside {sys.executable}", remedy="Install torch and rdzv-plugins.")
+            raise RdzvError(f"no {program} next to {sys.executable}", remedy="Install torch and rdzv-plugins.")
     confs = {each.name: each.harness.conf for each in found}
     output = Output(args, dict(each.version for each in found), backends=confs)
     with Guard() as guard, ExitStack() as running:

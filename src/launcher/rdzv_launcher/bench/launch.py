@@ -25,18 +25,18 @@ _WITH_TORCH = {
     "job_cpu": ("CPU of the whole job until the first collective", "s"),
 }
 """Of those in which they do."""
-_ALONE = [Launcher(name, name, "") for name in ("rdzv-run", "torchrun")]
+_ALONE = [Launcher(name, name) for name in ("rdzv-run", "torchrun")]
 _CAPTION = """\
-Ratios are the median of those of the turns, to torchrun in the same turn.
-  first line        from the start of the agents to the first line of a worker, on the last node to have one
-  first collective  from the start of the agents to the end of the first all_reduce, over gloo, of all workers, which
-                    import torch; these are runs of their own: in the others the workers do not
-  CPU of the job    of agents, workers and all else that they have started, up to there: user and system
-  peak memory       largest resident memory of the agent itself until its workers run (the larger, of several)
+Ratios are medians over the turns, to torchrun in the same turn.
+  first line        from starting the agents to the first line of a worker, on the last node to have one
+  first collective  from starting the agents to the end of all workers' first all_reduce over gloo. These are runs of
+                    their own, with workers that import torch
+  CPU of the job    of agents, workers and everything that they started, until then: user and system
+  peak memory       largest resident memory of the agent (of several, the larger) until its workers run
   time to the end   from letting the workers end to the end of the last agent
-Nodes are agents on this machine which share its processors, and meet at 127.0.0.1; --local-addr says so to all of them.
+The nodes are agents on this machine that share its processors, with 127.0.0.1 as endpoint and --local-addr.
 {remarks}
-torchrun also loads the entry point of rdzv-plugins, because it is installed beside it."""
+torchrun also loads the entry point of rdzv-plugins, which is installed beside it."""
 
 
 def run(args: Namespace) -> int:

@@ -211,7 +211,7 @@ def write_report(directory: Path, file: Path) -> Path:
         file.write_text(as_page(results), encoding="utf-8")
     except OSError as error:
         raise UsageError(
-            f"cannot write the report {file}: {error.strerror}", remedy="Name another file with --to."
+            f"cannot write the report {file}: {error.strerror}", remedy="Choose another file with --to."
         ) from None
     return file
 

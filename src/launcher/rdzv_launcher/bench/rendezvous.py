@@ -45,24 +45,24 @@ _LATER_S = 60.0
 _FIXED = "not elastic: it has no further round"
 _UNKNOWN = "not known: it is a handler of its own"
 _CAPTION = """\
-Each run has processes of its own, and the targets take turns; medians (smallest .. largest).
+Each run has its own processes, and targets take turns; medians (smallest .. largest).
 Nodes: {layout}, on loopback; no agents, no workers.
 {names}
-  join        from the first call of next_rendezvous to the last node's answer. Handlers are made before. Those of
-              parallel, tiered, etcd and static connect in that call, and each node of the first three dials the
-              workers' store. Those of c10d and torch-c10d have connected before, which is left out, and leave the
-              dialling to the workers. torch-static's nodes answer as soon as they have connected, but for the first
+  join        from the first call of next_rendezvous to the last node's answer; handlers are made before. Nodes of
+              parallel, tiered, etcd and static connect in that call, and those of the first three also dial the
+              workers' store. Nodes of c10d and torch-c10d are connected before, and leave the dialling to workers.
+              Nodes of torch-static, except the first, answer as soon as they are connected
   loss        from SIGKILL of one plain node to the last survivor's answer in the next round. parallel and tiered take
-              the broken connection for the node's end. Where the service does not, as etcd, the host of the node tells
-              the one that leads; else the figure holds the rest of the session's {ttl:g} s. Nodes of torch's
-              dynamic rendezvous (c10d, torch-c10d and every state backend) are not told: here they join again at
-              once, as when their workers have failed, and wait until the lost one has sent no sign of life for 15 s.
-              Their last call, 30 s by default, is as long as the limit in the join, and 1 s after the loss
-  CPU         user and system, of all nodes' processes and of the service, by the number of nodes; not said where a
-              service that ran before does not tell its own
-  requests    of a plain node, neither first nor leading, in one round: of its session, or reads and writes of the
-              state. Signs of life and retries beneath are not seen. One of ours may be several of etcd's own
-  per request the service's CPU in the join by what it has counted there, or the nodes where it does not count"""
+              the broken connection for the node's end; for etcd, the node's host tells the leader, or else the figure
+              includes the rest of the session's {ttl:g} s. Nodes of torch's dynamic rendezvous (c10d, torch-c10d and
+              every state backend) are not told: they join again at once, as if their workers had failed, and wait
+              until the lost node has been silent for 15 s. Their last call (30 s by default) is as long as the limit
+              in the join, and 1 s after the loss
+  CPU         user and system, of all nodes and the service, divided by the number of nodes; unknown for a service that
+              ran before and does not report it
+  requests    of a plain node, neither first nor leader, in one round: of its session, or reads and writes of the
+              state, without keep-alives and retries. One of ours may be several of etcd's own
+  per request CPU of the service in the join, divided by the requests that it, or else the nodes, counted"""
 _SIMULATED = (
     "threads of {processes} processes, whose nodes share an interpreter lock and take longer than as many machines, "
     "and {alone} processes of one node each"
@@ -97,14 +97,14 @@ def _check(args: Namespace) -> None:
         groups = layout(nodes, args.simulate)
         if len(groups) > _MOST_PROCESSES:
             raise UsageError(
-                f"--nodes={nodes}: {len(groups)} processes are too many for one machine (at most {_MOST_PROCESSES})",
-                remedy="Add --simulate: many nodes in few processes.",
+                f"--nodes={nodes} needs {len(groups)} processes, more than {_MOST_PROCESSES} on one machine",
+                remedy="Add --simulate to run many nodes in few processes.",
             )
         needed = nodes * _FILES_ELSEWHERE + max(map(len, groups)) * _FILES_PER_NODE + _OTHER_FILES
         if allowed < needed:
             raise UsageError(
-                f"--nodes={nodes}: the process of the first node needs {needed} open files; it may have {allowed}",
-                remedy="Raise the hard limit (ulimit -Hn), ask for fewer, or for more processes: --simulate=P.",
+                f"--nodes={nodes}: the first node's process needs {needed} open files, but the limit is {allowed}",
+                remedy="Raise the hard limit (ulimit -Hn), use fewer nodes, or more processes: --simulate=P.",
             )
 
 
@@ -197,9 +197,9 @@ def run_once(target: Candidate, nodes: int, args: Namespace, *, loss: bool, file
     closed = not _OF_CLOSED_JOBS.isdisjoint(harness.conf)
     with ExitStack() as running:
         directory = Path(running.enter_context(tempfile.TemporaryDirectory(dir=files)))
-        with backends.asking_harness("its harness gives no endpoint"):
+        with backends.asking_harness("its harness gave no endpoint"):
             endpoint = harness.endpoint(directory)
-        with backends.asking_harness("its harness does not tell its processes"):
+        with backends.asking_harness("its harness did not list its processes"):
             pids = [*harness.service.pids] if harness.service else []
         apart = target.runs or harness.service is not None  # in none of the nodes
         probe = (traits.probe or harness.probe) if harness.dialled and not closed else ""

@@ -29,7 +29,7 @@ from rdzv_launcher.bench.points import Point, Ratio, compare
 from rdzv_plugins.errors import UsageError
 
 SUFFIX = ".jsonl"
-_REMEDY = "Results are the .jsonl files that rdzv bench writes with --out."
+_REMEDY = "Results are the .jsonl files written by rdzv bench --out=DIR."
 _DISTRIBUTIONS = ("rdzv-plugins", "torch", "torch_npu", "etcd3", "grpcio", "protobuf", "pluggy")
 _NONE: Mapping[str, str] = MappingProxyType({})
 _SECRET_NAME = r"\w*(?:password|passwd|secret|token)\w*"
@@ -196,7 +196,7 @@ def require_writable(directory: Path) -> None:
         with tempfile.TemporaryFile(dir=directory):
             pass
     except OSError as error:
-        raise UsageError(f"--out: cannot write into {directory}: {error.strerror}") from None
+        raise UsageError(f"--out: cannot write to {directory}: {error.strerror}") from None
 
 
 # read back
@@ -233,19 +233,19 @@ def read_result(file: Path) -> Result:
             kind = record.pop("record")
             if kind == "manifest":
                 if "bench" not in record:
-                    raise ValueError("it does not say of which benchmark it is")
+                    raise ValueError("it does not name its benchmark")
                 result = Result(file.stem, record)
             elif result is None:
-                raise ValueError("the first line is no manifest")
+                raise ValueError("the first line is not a manifest")
             else:
                 _add(result, kind, record)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             if number_ == len(lines) and result is not None:
                 break  # the run was killed while it wrote this line
-            why = f"{error} is not there" if isinstance(error, KeyError) else error
+            why = f"{error} is missing" if isinstance(error, KeyError) else error
             raise UsageError(f"{file}, line {number_}: not a result of rdzv bench: {why}", remedy=_REMEDY) from None
     if result is None:
-        raise UsageError(f"{file}: it is empty", remedy=_REMEDY)
+        raise UsageError(f"{file}: empty file", remedy=_REMEDY)
     return result
 
 
@@ -266,9 +266,7 @@ def read_results(directory: Path) -> list[Result]:
     files = sorted(directory.glob(f"*{SUFFIX}")) if directory.is_dir() else []
     files = [file for file in files if file.stat().st_size] or files  # a run that was killed before its first line
     if not files:
-        raise UsageError(
-            f"there are no results (*{SUFFIX}) in {directory}", remedy="Make some: rdzv bench all --out DIR"
-        )
+        raise UsageError(f"no results (*{SUFFIX}) in {directory}", remedy="Create some: rdzv bench all --out DIR")
     return [read_result(file) for file in files]
 
 

@@ -82,14 +82,14 @@ _SLOW_S = 10.0
 """A run that takes longer is not repeated."""
 _SETTLE_LIMIT_S = 20.0
 _CAPTION = """\
-Medians (smallest .. largest) over the runs, after one that does not count; a run of more than 10 s is not repeated.
-Ratios: of the two runs of each turn, the median; none where the runs of one server differ by more than the two servers.
-  wall     of the phase after connecting; in the storm and in hold, of connecting itself
-  CPU      of the server's process, all its threads, user and system (schedstat), for each request that was sent.
-           It holds what the kernel does to bring a reply to a client on the same machine
-  p50, p99 round trips, without those waits that other clients end; in the storm from connect() to the PING's answer
-  memory   in hold: how far the largest resident memory of the server's process is above what it was before the clients
-           came; of servers that are new in each run"""
+Medians (smallest .. largest) over the runs, after a warm-up; a run of more than 10 s is not repeated. Ratios are
+medians over the turns; none where the runs of one server differ by more than the two servers.
+  wall     of the phase after connecting; in storm and hold, of connecting itself
+  CPU      of the server's process (all threads, user and system, from schedstat) per request, including the kernel's
+           work to deliver a reply to a client on the same machine
+  p50, p99 round trips, without waits that other clients end; in storm, from connect() to the answer to PING
+  memory   in hold: peak resident memory of the server's process above that before the clients came; the servers are
+           new in each run"""
 
 Stages = Mapping[str, Mapping[str, Any]]
 """Of one run: the figures and counts of each stage."""
@@ -106,16 +106,16 @@ _INIT = {
     "root_bytes": ("bytes at the root", "bytes"),
 }
 INIT_CAPTION = """
-In init all of it is on one machine, which plays every node: wall time holds what nodes would do at the same time on
-machines of their own. A run that takes more than 30 s is not repeated.
+In init this machine plays every node: wall time includes what nodes would do in parallel on their own machines. A
+run of more than 30 s is not repeated.
   direct      every rank connects to the root
-  tiered      every rank connects to the proxy of its node over loopback, or a Unix socket (tiered-unix)
-  N ms        with a relay between the nodes and the root: of a round trip; within a node there is no delay. The relay's
-              processor time is part of the wall time
-  requests    at the root: those of the ranks, or what the proxies ask (they forward, follow keys, arrive at barriers);
-              what a proxy says of itself every few seconds is left out
-  bytes       that the root has received and sent, in the same time
-  gloo init   each rank: ADD on torch's own key, SET of its blob, and for each of the ranks WAIT, WAIT, GET
+  tiered      every rank connects to its node's proxy over loopback, or a Unix socket (tiered-unix)
+  N ms        round trip of a relay between the nodes and the root, whose processor time is part of the wall time;
+              there is no delay within a node
+  requests    at the root: of the ranks, or of the proxies (which forward, follow keys, arrive at barriers), without
+              the proxies' periodic reports
+  bytes       received and sent by the root meanwhile
+  gloo init   each rank: ADD on torch's own key, SET of its blob, and for each rank WAIT, WAIT, GET
   barrier     torch's BARRIER, once"""
 
 TRANSPORTS = ("loopback", "unix")
@@ -133,11 +133,11 @@ _WORKER = {
     "worker_cpu": ("CPU of the worker per request", "us"),
 }
 WORKER_CAPTION = f"""
-In worker a round is {REQUESTS_PER_ROUND} requests, to a proxy in one process, with its root in another.
-  loopback    torch's client by TCP to 127.0.0.1 (worker_transport=loopback)
+In worker a round is {REQUESTS_PER_ROUND} requests to a proxy in one process, with its root in another.
+  loopback    torch's client over TCP to 127.0.0.1 (worker_transport=loopback)
   unix        the same client over a Unix socket (worker_transport=unix)
-  wall        of all workers together, from the first request to the last answer, divided by the requests of one
-  worker CPU  of the workers' processes, user and system, for each request"""
+  wall        of all workers together, from the first request to the last answer, divided by one worker's requests
+  worker CPU  of the workers' processes, user and system, per request"""
 
 
 def run(args: Namespace) -> int:
@@ -170,7 +170,7 @@ def _check(args: Namespace) -> None:
     for text in args.targets:
         kind, colon, threads = text.partition(":")
         if kind not in KINDS or (colon and (kind != "ours" or not threads.isdecimal() or int(threads) < 1)):
-            raise UsageError(f"--targets: '{text}' is none of {', '.join(KINDS)}, ours:N")
+            raise UsageError(f"--targets: '{text}' is not one of {', '.join(KINDS)}, ours:N")
     most = 0
     for workload in args.workloads:
         if workload == "init":
@@ -181,8 +181,8 @@ def _check(args: Namespace) -> None:
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed < most + _OTHER_FILES:
         raise UsageError(
-            f"{most} connections need {most + _OTHER_FILES} open files; this process may have {allowed}",
-            remedy="Raise the hard limit (ulimit -Hn), or ask for fewer by --connections and --job.",
+            f"{most} connections need {most + _OTHER_FILES} open files, but the limit is {allowed}",
+            remedy="Raise the hard limit (ulimit -Hn), or reduce --connections and --job.",
         )
 
 
@@ -496,9 +496,9 @@ def load_module() -> ModuleType:
         from rdzv_launcher.bench import _load as module
     except ImportError as error:
         raise MissingDependency(
-            f"the load generator of `rdzv bench store` is not part of this installation of rdzv-plugins: {error}",
-            remedy="It needs Linux, and a C++20 compiler when rdzv-plugins is installed: apt-get install g++ (or the "
-            "like), then pip install --force-reinstall --no-cache-dir --no-binary rdzv-plugins rdzv-plugins.",
+            f"rdzv bench store needs the load generator, which this installation does not have: {error}",
+            remedy="It is built on Linux with a C++20 compiler: apt-get install g++ (or similar), then "
+            "pip install --force-reinstall --no-cache-dir --no-binary rdzv-plugins rdzv-plugins.",
         ) from None
     return module
 

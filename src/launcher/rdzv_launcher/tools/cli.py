@@ -23,12 +23,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the ``rdzv`` command; returns the exit code."""
     parser = argparse.ArgumentParser(prog="rdzv", description="Tools around rdzv-run.")
     parser.add_argument(
-        "--version", action=ShowVersion, help="print the versions, and whether the native part is there"
+        "--version", action=ShowVersion, help="print the versions, and whether the native part is installed"
     )
     parser.add_argument("--print-completion", action=PrintCompletion)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     backends = commands.add_parser(
-        "backends", help="list the installed rendezvous backends, and plug-ins that do not work"
+        "backends", help="list the installed rendezvous backends, and plug-ins that failed to load"
     )
     backends.add_argument("--json", action="store_true", help="print the list as JSON")
     for tool in _TOOLS.values():
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         return 2
     if not words[0].startswith("-") and words[0] not in commands.choices:
-        parser.error(f"there is no command {words[0]!r}{did_you_mean(words[0], commands.choices)}")
+        parser.error(f"unknown command {words[0]!r}{did_you_mean(words[0], commands.choices)}")
     args = parser.parse_args(words)
     with contextlib.nullcontext() if argv is None else logging_given_back():
         setup_logging("rdzv", verbose=debug_wanted())

@@ -21,7 +21,7 @@ _PATIENCE = "RDZV_CONFORMANCE_PATIENCE"
 def configure(commands: Any) -> None:
     """Add the sub-command's parser."""
     parser = commands.add_parser(
-        "conformance", help="test an installed backend: what it promises must hold (needs 'rdzv-plugins[testing]')"
+        "conformance", help="run the conformance suite against an installed backend (needs 'rdzv-plugins[testing]')"
     )
     add = parser.add_argument
     add("backend", metavar="BACKEND", help="the backend's name, as given to --rdzv-backend")
@@ -29,14 +29,14 @@ def configure(commands: Any) -> None:
         "--rdzv-endpoint",
         "--rdzv_endpoint",
         metavar="WHERE",
-        help="where its service already runs; without it, the backend's harness starts what it needs",
+        help="where its service already runs (default: the backend's harness starts it)",
     )
-    add("--rdzv-conf", "--rdzv_conf", default="", metavar="K=V,...", help="options of every job; give short time-outs")
-    add("--theme", metavar="A,B", help=f"some of {', '.join(THEMES)} (default all)")
-    add("--json", metavar="FILE", help="write the report to FILE too, as JSON")
+    add("--rdzv-conf", "--rdzv_conf", default="", metavar="K=V,...", help="options of every job; keep time-outs short")
+    add("--theme", metavar="A,B", help=f"run only these themes, of {', '.join(THEMES)}")
+    add("--json", metavar="FILE", help="also write the report to FILE as JSON")
     add("-x", dest="maxfail", action="store_const", const=1, help="stop at the first failure")
     add("--maxfail", type=int, metavar="N", help="stop after N failures")
-    add("--timeout", type=float, metavar="SECONDS", help="a test that takes longer fails (default 300)")
+    add("--timeout", type=float, metavar="SECONDS", help="time limit of each test (default 300)")
     add("-k", dest="select", default="", metavar="EXPR", help="run only the tests whose names match, as in pytest")
 
 
@@ -45,13 +45,13 @@ def run(args: argparse.Namespace) -> int:
     conf = parse_conf(args.rdzv_conf)
     _check_patience()
     if args.timeout is not None and not 0 < args.timeout < float("inf"):
-        raise UsageError(f"--timeout={args.timeout:g} is no number of seconds", remedy="Give more than 0.")
+        raise UsageError(f"--timeout={args.timeout:g} is not a time limit", remedy="Give a number of seconds above 0.")
     if args.maxfail is not None and args.maxfail < 1:
-        raise UsageError(f"--maxfail={args.maxfail}: give 1 or more", remedy="Without it, all tests are run.")
+        raise UsageError(f"--maxfail={args.maxfail} is less than 1", remedy="Leave it out to run all tests.")
     themes = THEMES if args.theme is None else [name.strip() for name in args.theme.split(",")]
     unknown = [name for name in themes if name not in THEMES]
     if unknown:
-        raise UsageError(f"--theme: there is no theme {unknown[0]!r}", remedy=f"There are: {', '.join(THEMES)}.")
+        raise UsageError(f"--theme: unknown theme {unknown[0]!r}", remedy=f"Themes: {', '.join(THEMES)}.")
     if importlib.util.find_spec("pytest") is None:
         raise MissingDependency(
             "the conformance suite needs module 'pytest', which is not installed",
@@ -87,7 +87,7 @@ def _exit_code(code: int, select: str) -> int:
     import pytest
 
     if code == pytest.ExitCode.NO_TESTS_COLLECTED:
-        raise UsageError(f"no test has a name like -k {select!r}", remedy="See the names in a run without -k.")
+        raise UsageError(f"no test matches -k {select!r}", remedy="Run without -k to see the names.")
     if code in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
         return RdzvError.exit_code
     return 130 if code == pytest.ExitCode.INTERRUPTED else code
@@ -101,7 +101,7 @@ def _check_patience() -> None:
     except ValueError:
         right = False
     if not right:
-        raise UsageError(f"{_PATIENCE}={given!r} is no number of seconds", remedy="Set it to 60, say, or unset it.")
+        raise UsageError(f"{_PATIENCE}={given!r} is not a number of seconds", remedy="Set it to 60, say, or unset it.")
 
 
 def _check_writable(file: str) -> None:
@@ -111,7 +111,7 @@ def _check_writable(file: str) -> None:
     except OSError as error:
         raise UsageError(
             f"--json: cannot write {file}: {error.strerror}",
-            remedy="Name a file in a directory that is there and that you may write to.",
+            remedy="Name a file in an existing directory that you may write to.",
         ) from None
 
 
@@ -121,7 +121,7 @@ def _arguments(args: argparse.Namespace, backend: str, themes: Sequence[str]) ->
 
     directory = testing.__path__[0]
     arguments = [
-        os.path.join(directory, "run_all.py"),
+        os.path.join(directory, "every_theme.py"),
         *("-c", os.devnull, f"--rootdir={directory}", f"--confcutdir={directory}", "--import-mode=importlib"),
         *("-p", "no:cacheprovider", "-p", "rdzv_plugins.testing.plugin", "--tb=short", "-rN", "-q"),
         *("-o", "console_output_style=classic"),

@@ -29,15 +29,15 @@ def add_job_flags(
     """Add the flags by which ``request_of`` identifies the job; and --timeout, if that has a default (seconds)."""
     for name, metavar, text in (
         ("endpoint", "HOST:PORT", endpoint_help),
-        ("backend", "NAME", "the job's backend; if unset, the endpoint is asked"),
-        ("id", "ID", "the job's id, if other jobs meet there, too"),
-        ("conf", "K=V,...", "the job's options, as needed to reach where its nodes meet"),
+        ("backend", "NAME", "the job's backend (default: ask the endpoint)"),
+        ("id", "ID", "the job's id; needed if several jobs share the endpoint"),
+        ("conf", "K=V,...", "the job's options that are needed to reach the endpoint, such as TLS files"),
     ):
         required = endpoint_required and name == "endpoint"
         flags = f"--rdzv-{name}", f"--rdzv_{name}"
         parser.add_argument(*flags, required=required, default="", metavar=metavar, help=text)
     if timeout:
-        text = f"how long to wait for each answer (default {timeout:g})"
+        text = f"time to wait for each answer (default {timeout:g})"
         parser.add_argument("--timeout", type=float, default=timeout, metavar="SECONDS", help=text)
 
 
@@ -65,14 +65,12 @@ def run_of(request: Request, where: object, runs: Sequence[str]) -> str:
         if request.run_id in runs:
             return request.run_id
         near = did_you_mean(request.run_id, runs)
-        raise EndpointUnreachable(f"run {request.run_id!r} is not at {where}{near}", remedy=f"The runs there: {names}.")
+        raise EndpointUnreachable(f"no run {request.run_id!r} at {where}{near}", remedy=f"Runs there: {names}.")
     if len(runs) == 1:
         return runs[0]
     if runs:
-        raise UsageError(f"several jobs meet at {where}: {names}", remedy="Give the --rdzv-id of one of them.")
-    raise EndpointUnreachable(
-        f"no job meets at {where}", remedy="It is --rdzv-endpoint of the job that is asked for, not MASTER_ADDR."
-    )
+        raise UsageError(f"several jobs at {where}: {names}", remedy="Choose one with --rdzv-id.")
+    raise EndpointUnreachable(f"no job found at {where}", remedy="Pass the job's --rdzv-endpoint, not its MASTER_ADDR.")
 
 
 class StoreAt:
@@ -116,7 +114,7 @@ class StoreAt:
         found = self.found = recognise(self._host.catalog, self.request)
         if found is None:
             return None
-        return EndpointUnreachable(f"at {self.request.endpoint} is {found.what}, and no native store")
+        return EndpointUnreachable(f"{self.request.endpoint} is {found.what}, not a native store")
 
 
 def serving_store(host: PluginHost, request: Request, timeout: float) -> tuple[StoreAt, str]:
@@ -150,11 +148,11 @@ def serving_store(host: PluginHost, request: Request, timeout: float) -> tuple[S
         runs = {store: each for store, each in found.items() if not isinstance(each, RdzvError)}
         if not runs:
             raise EndpointUnreachable(
-                f"none of {len(stores)} endpoints can be asked: " + "; ".join(map(str, silent.values())),
-                remedy="Look whether their processes live. If it is another service, give its --rdzv-backend.",
+                f"none of the {len(stores)} endpoints answered: " + "; ".join(map(str, silent.values())),
+                remedy="Check that their processes are running. For another kind of service, give its --rdzv-backend.",
             )
         for store, error in silent.items():
-            print(f"{store.endpoint} cannot be asked: {printable(str(error))}", file=sys.stderr, flush=True)
+            print(f"no answer from {store.endpoint}: {printable(str(error))}", file=sys.stderr, flush=True)
         run = run_of(request, request.endpoint, sorted({each for names in runs.values() for each in names}))
         there = [store for store in stores if run in runs.get(store, ())]
         serving = _newest(there, list(pool.map(look, there)))
@@ -220,11 +218,11 @@ class Meeting:
             if entry is None and found.backend.meets_at == "service":
                 print(f"{request.endpoint} is {store.found.what}", file=sys.stderr, flush=True)
                 return coordination_of(found, request), request.run_id
-            said = f"{store.found.what}: nodes that meet by {found.backend.name} cannot be asked"
+            said = f"{request.endpoint} is {store.found.what}; backend {found.backend.name} does not support queries"
             raise UsageError(said, remedy=self._otherwise) from error
 
     def _with_remedy(self, error: RdzvError) -> EndpointUnreachable:
-        remedy = f"{error.remedy} Or: {self._otherwise}" if error.remedy else f"Or: {self._otherwise}"
+        remedy = f"{error.remedy} {self._otherwise}".strip()
         return EndpointUnreachable(str(error), remedy=remedy)
 
 
@@ -242,13 +240,13 @@ def ask_job(
         answers = ask_from_outside(service, kind, arguments, timeout)
     except TimeoutError as error:
         raise EndpointUnreachable(
-            f"{request.endpoint}: {error}", remedy=f"--timeout=SECONDS waits longer. Or: {otherwise}"
+            f"{request.endpoint}: {error}", remedy=f"Wait longer with --timeout=SECONDS. {otherwise}"
         ) from error
     if not answers:
         raise EndpointUnreachable(
-            f"no node of run {run!r} is at {request.endpoint}"
+            f"run {run!r} has no node at {request.endpoint}"
             if "of" not in arguments
-            else f"that node is not in run {run!r} any more",
-            remedy="`rdzv status` says who is there. Check --rdzv-id.",
+            else f"that node is no longer in run {run!r}",
+            remedy="Check --rdzv-id; `rdzv status` shows which nodes are there.",
         )
     return answers

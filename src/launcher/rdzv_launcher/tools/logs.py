@@ -94,17 +94,16 @@ class Node(Struct, frozen=True):
 def find_nodes(directory: str) -> list[Node]:
     """All nodes below ``directory``, newest first. Raises ``UsageError`` if there is nothing."""
     if not os.path.isdir(directory):
-        what = "is no directory" if os.path.exists(directory) else "is not there"
-        raise UsageError(f"{directory} {what}", remedy="Give the --log-dir of a job, or a directory in it.")
+        what = "is not a directory" if os.path.exists(directory) else "does not exist"
+        raise UsageError(f"{directory} {what}", remedy="Give a job's --log-dir, or a directory in it.")
     nodes = [read_node(each) for each in _with_index(directory)]
     found = [each for each in nodes if each.entries]
     if not found:
         broken = sum(each.unreadable for each in nodes)
-        why = f"has no {INDEX} of which a line can be read" if broken else f"has no {INDEX} with workers in it"
+        why = f"has no readable {INDEX}" if broken else f"has no {INDEX} with workers in it"
         raise UsageError(
             f"{directory} {why}",
-            remedy="rdzv-run writes it into the --log-dir of a job when its workers start; torchrun and --logs-specs "
-            "do not.",
+            remedy="rdzv-run writes it into the --log-dir when workers start; torchrun and --logs-specs do not.",
         )
     return sorted(found, key=lambda node: node.began, reverse=True)
 
@@ -223,7 +222,7 @@ def headline(number: int, entries: Sequence[Entry]) -> str:
         first = failed[0].worker
         end = f"; rank {first.rank} failed first: {describe_exit(first.exit_code or 0)}"
     elif open_ := [each.worker.rank for each in entries if each.ended is None]:
-        end = f"; of {named(open_)} no end is written"
+        end = f"; no end recorded for {named(open_)}"
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began))
     return f"round {number}: {workers} on {where}, from {when}{end}"
 
@@ -236,7 +235,7 @@ def last_words(entries: Sequence[Entry], streams: Sequence[str], count: int) -> 
         for stream in streams:
             path = each.path(stream)
             if not path:
-                yield f"  its {stream} went to no file"
+                yield f"  its {stream} was not written to a file"
                 continue
             try:
                 lines = last_lines(path, count)
@@ -265,7 +264,7 @@ def shown(path: str) -> str:
 
 def _end(entry: Entry) -> str:
     if entry.worker.exit_code is None:
-        return "runs, or its agent was killed"
+        return "still running, or its agent was killed"
     return describe_exit(entry.worker.exit_code) + (", stopped" if entry.worker.stopped else "")
 
 
@@ -276,38 +275,37 @@ _LINES = 20
 
 def configure(commands: Any) -> None:
     """Add the sub-command's parser."""
-    what = "find the log files of a rank, or of the failed round, in --log-dir"
+    what = "find the log files of a rank, or of the round that failed"
     add = commands.add_parser("logs", help=what).add_argument
-    add("directory", metavar="DIR", help="the --log-dir of a job, or a directory that contains those of its nodes")
-    add("--rank", type=int, metavar="N", help="print what this global rank has written, byte for byte")
-    failed = "the last round in which a worker failed, and which one; and the stacks of a job that hung"
+    add("directory", metavar="DIR", help="a job's --log-dir, or a directory with those of all nodes")
+    add("--rank", type=int, metavar="N", help="print the output of this global rank, byte for byte")
+    failed = "show the last round in which a worker failed, which one, and the stacks of a job that hung"
     add("--failed", action="store_true", help=failed)
-    add("--round", type=int, metavar="N", help="this round (default: the last)")
-    add("--tail", type=int, metavar="N", help="the last N lines of each worker")
-    add("--stream", choices=_STREAMS, help="only this one (default: both)")
-    add("--json", action="store_true", help="print what is known about the workers as JSON")
+    add("--round", type=int, metavar="N", help="choose this round (default: the last)")
+    add("--tail", type=int, metavar="N", help="show the last N lines of each worker")
+    add("--stream", choices=_STREAMS, help="show only this stream (default: both)")
+    add("--json", action="store_true", help="print the index of the workers as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print; returns the exit code: 1 if --failed finds neither a failure nor a hang. Raises ``UsageError``."""
     if args.tail is not None and args.tail < 1:
-        raise UsageError(f"--tail={args.tail} is no number of lines", remedy="1 or more.")
+        raise UsageError(f"--tail={args.tail} is not a number of lines", remedy="Give 1 or more.")
     if args.failed and args.round is not None:
-        raise UsageError("--failed and --round both say which round", remedy="Keep one of them.")
+        raise UsageError("--failed and --round both choose a round", remedy="Keep one of them.")
     nodes = find_nodes(args.directory)
     job = newest_job(nodes)
     entries = sorted(
         (entry for node in job for entry in node.entries), key=lambda each: (each.worker.round, each.worker.rank)
     )
     if (unreadable := sum(node.unreadable for node in job)) > 0:
-        print(f"rdzv: {unreadable} line(s) of the index cannot be read, and are left out", file=sys.stderr)
+        print(f"rdzv: skipped {many(unreadable, 'unreadable line')} of the index", file=sys.stderr)
     if others := len(nodes) - len(job):
-        below = f"see their directories below {args.directory}"
-        print(f"rdzv: of {others} more agent(s) of other jobs, {below}", file=sys.stderr)
+        print(f"rdzv: {args.directory} also has logs of {many(others, 'agent')} of other jobs", file=sys.stderr)
     chosen = _round(args, entries)
     hangs = list(stored_stacks({node.directory for node in job})) if args.failed and not args.json else []
     if not chosen:
-        print("no worker has failed by itself" if hangs else "no worker has failed", *hangs, sep="\n", flush=True)
+        print("no worker failed by itself" if hangs else "no worker failed", *hangs, sep="\n", flush=True)
         return 0 if hangs else 1
     if args.rank is not None:
         chosen = _rank(args.rank, chosen)
@@ -340,7 +338,7 @@ def _round(args: argparse.Namespace, entries: Sequence[Entry]) -> list[Entry]:
         return list(entries)
     chosen = [each for each in entries if each.worker.round == number]
     if not chosen:
-        raise UsageError(f"there is no round {number}", remedy=f"There are {compressed(rounds)}.")
+        raise UsageError(f"no round {number} here", remedy=f"Rounds here: {compressed(rounds)}.")
     return chosen
 
 
@@ -350,8 +348,8 @@ def _rank(rank: int, entries: Sequence[Entry]) -> list[Entry]:
         worker = entries[0].worker
         raise UsageError(
             f"round {worker.round} has no rank {rank} here",
-            remedy=f"It has {compressed([each.worker.rank for each in entries])}. --round=N asks for another round; "
-            "other nodes may have their logs in another directory.",
+            remedy=f"It has {compressed([each.worker.rank for each in entries])}. Choose another round with --round=N; "
+            "the logs of other nodes may be in other directories.",
         )
     return chosen
 
@@ -362,7 +360,7 @@ def _print_whole(entries: Sequence[Entry], only: str | None) -> None:
         streams = (only,) if only else _STREAMS
         if not any(map(entry.path, streams)):
             what = only or "output"
-            raise UsageError(f"the {what} of rank {entry.worker.rank} went to no file", remedy="See --redirects.")
+            raise UsageError(f"{what} of rank {entry.worker.rank} was not written to a file", remedy="See --redirects.")
         if not any(size_of(entry.path(stream)) for stream in streams):
             print(f"rdzv: the files of rank {entry.worker.rank} are empty or gone", file=sys.stderr)
         for stream in streams:

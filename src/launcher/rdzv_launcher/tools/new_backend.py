@@ -26,23 +26,23 @@ _NEXT = {
     mkdir shared
     rdzv-run --rdzv-backend={name} --rdzv-endpoint=$PWD/shared --nnodes=1 train.py
 
-It works as it is. Where your own system goes in, the sources say YOUR OWN.
+It works as it is. Replace the parts marked YOUR OWN with your own system.
 """,
     "coordination": """\
     rdzv conformance {name} --theme plugin,backend
 
-As yet the tests stop at the first method that is not written. Start with src/{module}/client.py.
+The tests stop at the first method that is not written yet. Start with src/{module}/client.py.
 """,
 }
 
 
 def configure(commands: Any) -> None:
     """Add the sub-command's parser."""
-    add = commands.add_parser("new-backend", help="write a package for your own backend, with tests").add_argument
-    add("name", metavar="NAME", help="the backend's name, as given to --rdzv-backend; the package is rdzv-NAME")
+    add = commands.add_parser("new-backend", help="create a package for your own backend, with tests").add_argument
+    add("name", metavar="NAME", help="the backend's name, as given to --rdzv-backend; the package will be rdzv-NAME")
     kind = (
         "state: one value with compare-and-swap, works as it is (default); coordination: sessions, keys "
-        "and watches, whose requests you have to write"
+        "and watches, whose requests you write"
     )
     add("--kind", choices=tuple(_NEXT), default="state", help=kind)
     add("--directory", metavar="DIR", help="where to put the package; must not exist (default: ./rdzv-NAME)")
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     }
     directory = Path(args.directory or words["PACKAGE"])
     files = _write(directory, args.kind, words)
-    print(f"A backend {name!r} of kind {args.kind} is in {directory}:\n")
+    print(f"Created backend {name!r} of kind {args.kind} in {directory}:\n")
     print("".join(f"    {file}\n" for file in files))
     print(f"Next:\n\n    cd {directory}\n    python -m pip install -e '.[test]'\n    rdzv backends")
     print(_NEXT[args.kind].format(name=name, module=words["MODULE"]), end="", flush=True)
@@ -74,27 +74,25 @@ def _checked(name: str) -> str:
     from rdzv_plugins.registry.catalog import DROPPED
 
     if name.startswith(("rdzv-", "rdzv_")):
-        raise UsageError(
-            f"{name!r} is the name of a package", remedy=f"Give that of the backend: rdzv new-backend {name[5:]}"
-        )
+        raise UsageError(f"{name!r} is a package name", remedy=f"Give the backend's name: rdzv new-backend {name[5:]}")
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} cannot be the name of a backend",
-            remedy="It takes small letters and digits, begins with a letter, and may have single hyphens inside: foo-2",
+            f"{name!r} is not a valid backend name",
+            remedy="Use lower-case letters, digits and single hyphens, starting with a letter: foo-2",
         )
-    other = "Choose another name. See what is installed: rdzv backends"
+    other = "Choose another name. To see what is installed: rdzv backends"
     host = PluginHost.load()
     for record in host.records:
         names = [record.name, *(each for backend in record.backends for each in (backend.name, *backend.aliases))]
         if name in map(normalise, names):
-            raise UsageError(f"{record.distribution} {record.version} has a backend {name!r} already", remedy=other)
+            raise UsageError(f"{record.distribution} {record.version} already has a backend {name!r}", remedy=other)
     if name in DROPPED:
-        raise UsageError(f"rdzv-run tells everybody that there is no {name!r}: {DROPPED[name][0]}", remedy=other)
+        raise UsageError(f"{name!r} is reserved: {DROPPED[name][0]}", remedy=other)
     try:
         there = version(f"rdzv-{name}")
     except PackageNotFoundError:
         return name
-    raise UsageError(f"a package rdzv-{name} {there} is installed already", remedy=other)
+    raise UsageError(f"package rdzv-{name} {there} is already installed", remedy=other)
 
 
 def _versions() -> str:
@@ -108,12 +106,10 @@ def _write(directory: Path, kind: str, words: Mapping[str, str]) -> list[str]:
     try:
         directory.mkdir()
     except FileExistsError:
-        raise UsageError(
-            f"{directory} exists already", remedy="Give another --directory=DIR, one that does not exist yet."
-        ) from None
+        raise UsageError(f"{directory} already exists", remedy="Choose a new directory with --directory=DIR.") from None
     except OSError as error:
         raise UsageError(
-            f"cannot make {directory}: {error.strerror}", remedy="Give --directory=DIR in a folder where you may write."
+            f"cannot create {directory}: {error.strerror}", remedy="Give a --directory=DIR that you may write to."
         ) from None
     files = []
     try:

@@ -17,6 +17,7 @@ from rdzv_plugins.errors import UsageError
 from rdzv_plugins.kvstore.native.limits import StoreLimits, raise_file_limit
 from rdzv_plugins.kvstore.sockets.listening import bind_exactly
 from rdzv_plugins.options import PortRange, parse_conf, parse_options
+from rdzv_plugins.plain_text import many
 from rdzv_plugins.runtime import OwnThread
 from rdzv_plugins.security.certificates import OPTIONS, NodeCertificates, stamp_of
 from rdzv_plugins.security.job_token import (
@@ -75,7 +76,7 @@ class Accepted:
             try:
                 self._read_if_changed(server)
             except Exception:  # it looks again: a thread that has ended would leave the tokens as they are for good
-                logger.exception("%s could not be looked at", self._file)
+                logger.exception("could not check %s for changes", self._file)
 
     def _read_if_changed(self, server: StoreServer, *, anyway: bool = False) -> None:
         with self._lock:
@@ -86,10 +87,10 @@ class Accepted:
             try:
                 self.tokens = accepted_tokens(self._path) or self.tokens
             except UsageError as error:
-                logger.warning("%s; the tokens stay as they were", error)
+                logger.warning("%s; keeping the previous tokens", error)
                 return
             server.accept_tokens(self.tokens)
-            logger.warning("%s has changed: %d token(s) are accepted from now on", self._file, len(self.tokens))
+            logger.warning("%s has changed: now accepting %s", self._file, many(len(self.tokens), "token"))
 
 
 # "framed" includes those of coordination, and validate asks for nothing.
@@ -101,16 +102,16 @@ def configure(commands: Any) -> None:
     """Add the sub-command's parser."""
     what = "serve a store for TCPStore clients, and the rendezvous of any number of jobs"
     add = commands.add_parser("serve", help=what).add_argument
-    where = "where to listen; HOST is an address of this machine, or * for all of them; PORT 0: any free one"
+    where = "where to listen: HOST is an address of this machine, or * for all; PORT 0: any free port"
     add("--rdzv-endpoint", "--rdzv_endpoint", required=True, metavar="HOST:PORT", help=where)
-    add("--threads", type=int, default=0, help="event loops, at most 64; 0: half of the processors, at most 8")
+    threads = "number of event loops, at most 64 (default 0: half of the processors, at most 8)"
+    add("--threads", type=int, default=0, help=threads)
     metrics = (
-        "answer /metrics by HTTP, for Prometheus, on this port of the same HOST; 0: on none (needs "
-        "'rdzv-plugins[metrics]')"
+        "serve /metrics for Prometheus over HTTP on this port of HOST (default 0: off; needs 'rdzv-plugins[metrics]')"
     )
     add("--metrics-port", "--metrics_port", type=int, default=0, metavar="PORT", help=metrics)
     limits = ", ".join(StoreLimits.__dataclass_fields__)
-    conf = f"limits: {limits}; token_file: the accepted tokens; cacert, cert, key: TLS"
+    conf = f"limits: {limits}; token_file: accepted tokens; cacert, cert, key: TLS"
     add("--rdzv-conf", "--rdzv_conf", default="", metavar="K=V,...", help=conf)
 
 
@@ -122,9 +123,9 @@ def run(args: argparse.Namespace) -> int:
     from rdzv_plugins.kvstore.native.server import MOST_THREADS, StoreServer
 
     if not 0 <= args.threads <= MOST_THREADS:
-        raise UsageError(f"--threads={args.threads} is not from 0 to {MOST_THREADS}")
+        raise UsageError(f"--threads={args.threads} is not between 0 and {MOST_THREADS}")
     if not 0 <= args.metrics_port <= 65535:
-        raise UsageError(f"--metrics-port={args.metrics_port} is not a port", remedy="1 to 65535, or 0 for none.")
+        raise UsageError(f"--metrics-port={args.metrics_port} is not a port", remedy="Give 1 to 65535, or 0 for none.")
     conf = parse_conf(args.rdzv_conf)
     accepted = Accepted(conf.pop(OPTION, None))
     certificates = _certificates(conf)
@@ -151,21 +152,21 @@ def run(args: argparse.Namespace) -> int:
         note = " (loopback: only this machine can reach it)" if endpoint.is_loopback else ""
         asks_clients = certificates is not None and certificates.asks_clients
         if certificates is not None:
-            note += ", under TLS" + (", for who has a certificate" if asks_clients else "")
+            note += ", TLS" + (" with client certificates" if asks_clients else "")
         if accepted.tokens:
-            note += f", for who knows one of {len(accepted.tokens)} token(s)"
+            note += f", {many(len(accepted.tokens), 'token')} accepted"
         elif not (asks_clients or endpoint.is_loopback or is_meant_to_be_open()):
             logger.warning("the store at %s is open: %s", shown, OPEN)
         try:
-            print(f"serving a store at {shown}{note}: pid {os.getpid()}, {server.threads} thread(s)", flush=True)
+            print(f"serving a store at {shown}{note}: pid {os.getpid()}, {many(server.threads, 'thread')}", flush=True)
         except OSError as error:  # the reader is gone, but not the clients
-            logger.warning("cannot say where the store is (%s): it is at %s", error.strerror, shown)
+            logger.warning("could not print the address (%s): the store is at %s", error.strerror, shown)
         reads_again = {signal.SIGHUP} & endings if certificates is not None else set()
         ended_by = accepted.keep_fresh(server, endings, reads_again).name
         stats = server.stats()
     requests = sum(count for name, count in stats["requests"].items() if name not in _COUNTED_ELSEWHERE)
-    accepted = stats["connections"]["accepted"]
-    print(f"{ended_by}: served {accepted} connection(s), {requests} request(s)", file=sys.stderr, flush=True)
+    served = f"{many(stats['connections']['accepted'], 'connection')}, {many(requests, 'request')}"
+    print(f"{ended_by}: served {served}", file=sys.stderr, flush=True)
     return 0
 
 

@@ -68,9 +68,9 @@ def read_job(
         agent = processes.look(node.agent)
         name = f"the agent of {'these workers' if node.node_rank is None else f'node {node.node_rank}'}"
         if node.agent <= 1 or agent is None:
-            agents.append(Silent(name, "has gone: its workers were left behind", "agent"))
+            agents.append(Silent(name, "is gone; its workers were left behind", "agent"))
         elif agent.state in "Tt":
-            stopped = f"is stopped; kill -CONT {node.agent} lets it go on"
+            stopped = f"is stopped; resume it with kill -CONT {node.agent}"
             agents.append(Silent(f"{name} (pid {node.agent})", stopped, "agent"))
     return workers, agents
 
@@ -113,25 +113,25 @@ def _node(agent: int, workers: list[tuple[int, Mapping[str, str]]]) -> Node:
     )
 
 
-HERE = "`rdzv stacks` without --rdzv-endpoint, on each of its machines, reads the workers there."
+HERE = "To read the workers of one machine, run `rdzv stacks` there without --rdzv-endpoint."
 _ON_THE_WAY_S = 1.0
 """The part of the time for an answer that its transport may take."""
 
 
 def configure(commands: Any) -> None:
     """Add the sub-command's parser."""
-    parser = commands.add_parser("stacks", help="show where the workers of a job are in their code, the odd ones first")
+    parser = commands.add_parser("stacks", help="show the stacks of a job's workers, those that differ first")
     add_job_flags(
         parser,
-        endpoint_help="the job's endpoint, one or several: all of its nodes are asked; if unset, show the "
-        "workers of this machine, of any backend",
+        endpoint_help="the job's endpoint or endpoints, to ask all of its nodes; if unset, show the workers of "
+        "this machine, of any backend",
         endpoint_required=False,
         timeout=20.0,
     )
     for flag, what in (
-        ("--children", "also processes that the workers have started (data loaders)"),
-        ("--native", "wait for native frames; otherwise only those that can be read within 3 seconds"),
-        ("--threads", "all threads of the workers, not only the main ones"),
+        ("--children", "include processes started by the workers (data loaders)"),
+        ("--native", "wait for native frames (default: only those that can be read within 3 seconds)"),
+        ("--threads", "show all threads of the workers, not only the main ones"),
         ("--json", "print everything as JSON"),
     ):
         parser.add_argument(flag, action="store_true", help=what)
@@ -145,7 +145,7 @@ def run(args: argparse.Namespace) -> int:
         return _remote(args)
     if args.rdzv_backend or args.rdzv_conf:
         raise UsageError(
-            "--rdzv-backend and --rdzv-conf say where the nodes of a job meet, with --rdzv-endpoint",
+            "--rdzv-backend and --rdzv-conf need --rdzv-endpoint",
             remedy="Leave them out to read the workers of this machine.",
         )
     return _local(args)
@@ -165,9 +165,7 @@ def _remote(args: argparse.Namespace) -> int:
 
 def _local(args: argparse.Namespace) -> int:
     if not os.path.exists("/proc/self/environ"):
-        raise UsageError(
-            "the workers of this machine are found in /proc, which only Linux has", remedy="Give --rdzv-endpoint."
-        )
+        raise UsageError("local workers can be found on Linux only: it takes /proc", remedy="Give --rdzv-endpoint.")
     jobs = local_jobs(args.rdzv_id)
     until = time.monotonic() + args.timeout
     native = until if args.native else time.monotonic() + NATIVE_S
@@ -180,11 +178,11 @@ def _local(args: argparse.Namespace) -> int:
         texts.append(name + report_text(workers, agents, threads=args.threads))
     idle = [] if args.rdzv_id else idle_agents({node.agent for nodes in jobs.values() for node in nodes})
     if idle:
-        texts.append(f"agents without workers now: pid {', '.join(map(str, idle))}; `rdzv status` says who is missing")
+        texts.append(f"agents without workers: pid {', '.join(map(str, idle))}; `rdzv status` shows who is missing")
     if not jobs:
         of = f" of run {args.rdzv_id!r}" if args.rdzv_id else ""
-        others = "" if os.geteuid() == 0 else "; those of other users cannot be seen"
-        texts.insert(0, f"there is no worker{of} on this machine{others}")
+        others = "" if os.geteuid() == 0 else " (those of other users are not visible)"
+        texts.insert(0, f"no worker{of} on this machine{others}")
     print(json.dumps({"runs": found, "idle_agents": idle}, indent=2) if args.json else "\n\n".join(texts), flush=True)
     return max(codes, default=1)
 

@@ -136,14 +136,14 @@ def proxy(stats: Mapping[str, Any]) -> list[str]:
     own = stats.get("proxy")
     if not isinstance(own, Mapping):
         return []
-    cached, state = _mapping(own, "cached"), "connected" if own.get("attached") else "cut off from it"
+    cached, state = _mapping(own, "cached"), "connected" if own.get("attached") else "disconnected"
     return [
-        f"proxy of the store at {own.get('root')}: {state}, {int(_number(own, 'reconnects'))} reconnection(s), "
-        f"{size(_number(own, 'unacknowledged'))} sent and not confirmed",
+        f"proxy of the store at {own.get('root')}: {state}, {many(int(_number(own, 'reconnects')), 'reconnection')}, "
+        f"{size(_number(own, 'unacknowledged'))} sent but not confirmed",
         "sent up: " + counts(_mapping(own, "upstream")),
         "saved: " + counts(_mapping(own, "saved")),
         f"cached: {int(_number(cached, 'keys'))} keys, {size(_number(cached, 'bytes'))}; "
-        f"{int(_number(own, 'ahead'))} keys followed ahead of their readers",
+        f"{int(_number(own, 'ahead'))} keys fetched ahead of readers",
     ]
 
 
@@ -156,27 +156,27 @@ def _lines(nodes: Sequence[_Node], indent: str) -> Iterator[str]:
         waits = node.waiting
         for wait in waits[:_WAITS_SHOWN]:
             yield (
-                f"{indent}  waits for {wait.get('key')}: {int(_number(wait, 'waiters'))} client(s) "
-                f"since {duration(_number(wait, 'oldest_s'))}"
+                f"{indent}  waits for {wait.get('key')}: {many(int(_number(wait, 'waiters')), 'client')} "
+                f"for {duration(_number(wait, 'oldest_s'))}"
             )
         if len(waits) > _WAITS_SHOWN:
-            yield f"{indent}  and for {len(waits) - _WAITS_SHOWN} more keys"
+            yield f"{indent}  and {len(waits) - _WAITS_SHOWN} more keys"
         yield from _lines(node.children, indent + "  ")
     if len(nodes) > len(shown):
-        yield f"{indent}and {len(nodes) - len(shown)} more (--json has them all)"
+        yield f"{indent}and {len(nodes) - len(shown)} more (all of them: --json)"
 
 
 def _line(node: _Node) -> str:
     who = f"{node.name} at {node.address}" if node.address else node.name
     if not node.report:
-        return f"{who}: {'has not reported yet' if node.attached else 'cut off before it has reported'}"
+        return f"{who}: {'no report yet' if node.attached else 'disconnected before its first report'}"
     asked, sent = int(_number(node.report, "requests")), int(_number(node.report, "upstream"))
     line = (
         f"{who}: {many(int(_number(node.report, 'workers')), 'client')}, {asked} operations, {sent} sent up"
-        + (", with those from below" if node.children else f" ({saved(asked, sent)})")
+        + (", including those from below" if node.children else f" ({saved(asked, sent)})")
         + f", {int(_number(node.report, 'hits'))} from its cache"
     )
-    return line if node.attached else f"{line}; CUT OFF, as of its last report"
+    return line if node.attached else f"{line}; DISCONNECTED (figures from its last report)"
 
 
 def _node(data: Mapping[str, Any]) -> _Node:
@@ -226,15 +226,16 @@ def waited_lines(keyspace: Mapping[str, Any]) -> list[str]:
     waited = [each for each in keyspace["waited"] if each["key"] not in ahead]
     unlisted = keyspace["waited_keys"] - len(keyspace["waited"])
     proxies = names(keyspace)
-    lines = ["  waiting, longest first:"] if waited or unlisted else ["  nobody waits"]
+    lines = ["  waiting, longest first:"] if waited or unlisted else ["  no client waits"]
     for each in waited:
         clients = (_client(client, proxies) for client in each["clients"])
         who = some(clients, _CLIENTS_SHOWN, of=each["waiters"])
-        lines.append(f"    for {each['key']}: {each['waiters']} client(s) since {duration(each['oldest_s'])}: {who}")
+        since = f"{many(each['waiters'], 'client')} for {duration(each['oldest_s'])}"
+        lines.append(f"    for {each['key']}: {since}: {who}")
     if unlisted:
-        lines.append(f"    and for {unlisted} more keys")
+        lines.append(f"    and {unlisted} more keys")
     if ahead:
-        lines.append(f"  proxies ask for {len(ahead)} key(s) ahead of their readers")
+        lines.append(f"  proxies fetch {many(len(ahead), 'key')} ahead of readers")
     return lines
 
 
@@ -272,7 +273,7 @@ def add_rounds(store: StoreAt, runs: Iterable[dict[str, Any]], timeout: float) -
 def round_text(found: Mapping[str, Any]) -> list[str]:
     """Lines for people about what ``add_rounds`` has found."""
     if found.get("problem"):
-        return [f"  its round is not known: {found['problem']}"]
+        return [f"  round unknown: {found['problem']}"]
     nodes, state = found["nodes"], found["state"]
     lines = [f"  {state_text(found)}"]
     if state == "none":
@@ -285,15 +286,15 @@ def round_text(found: Mapping[str, Any]) -> list[str]:
         lines.append(f"  nodes: {some(named, NODES_SHOWN)}")
     gone = [f"{node['rank']} on {node['host']} (pid {node['pid']})" for node in nodes if not node["there"]]
     if gone:
-        lines.append(f"  no longer there: {some(gone, NODES_SHOWN)}")
+        lines.append(f"  gone: {some(gone, NODES_SHOWN)}")
     store = found["store"]
     if store is not None and store["problem"]:
-        lines.append(f"  the workers' store at {store['endpoint']} cannot be asked: {store['problem']}")
+        lines.append(f"  the workers' store at {store['endpoint']} gives no statistics: {store['problem']}")
     elif store is not None:
         try:
             text = as_text(parse_endpoint(store["endpoint"], None), store["statistics"])
         except (KeyError, AttributeError, TypeError, ValueError) as error:  # from another version
-            text = f"it answers with something else than statistics: {error!r}"
+            text = f"unexpected statistics: {error!r}"
         lines += ["  the workers' store:", textwrap.indent(text, "    ")]
     return lines
 
@@ -335,9 +336,9 @@ def _store(endpoint: Endpoint, kind: str, own: bool, timeout: float, request: Re
 
     found: dict[str, Any] = {"endpoint": str(endpoint), "statistics": None, "problem": ""}
     if kind == "torch":
-        found["problem"] = "it is torch's own (store=torch), which has no statistics"
+        found["problem"] = "torch's own store (store=torch) has none"
     elif is_loopback_address(endpoint.host) and not own:
-        found["problem"] = "that is an address of the job's machine alone: ask there"
+        found["problem"] = "that is a loopback address of the job's machine: ask there"
     else:
         try:
             token, tls = token_of(request), certificates_of(request)
@@ -359,14 +360,14 @@ def run_text(data: Mapping[str, Any]) -> str:
 def configure(commands: Any) -> None:
     """Add the sub-command's parser."""
     parser = commands.add_parser(
-        "status", help="ask a job, or a native store, who is there and what they are waiting for"
+        "status", help="show which nodes a job has and what they are waiting for; also for a native store"
     )
     add_job_flags(
         parser,
         endpoint_required=True,
         timeout=10.0,
-        endpoint_help="the endpoint of a job (of several, the one that serves now is found), of rdzv serve, or "
-        "of a workers' store (its first node prints it; MASTER_ADDR:MASTER_PORT)",
+        endpoint_help="endpoint of a job (of several, the one that serves now is found), of rdzv serve, or of a "
+        "workers' store (MASTER_ADDR:MASTER_PORT; the job's first node prints it)",
     )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
@@ -374,7 +375,7 @@ def configure(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Ask and print; returns the exit code. Raises ``EndpointUnreachable``, and what a backend says about its run."""
     if not 0 < args.timeout < float("inf"):
-        raise UsageError(f"--timeout={args.timeout:g} is not a time", remedy="Give a number of seconds above 0.")
+        raise UsageError(f"--timeout={args.timeout:g} is not a time limit", remedy="Give a number of seconds above 0.")
     host = PluginHost.load()
     request = request_of(args)
     entry = host.catalog.find(args.rdzv_backend) if args.rdzv_backend else None
@@ -423,11 +424,11 @@ def as_text(endpoint: Endpoint, stats: Mapping[str, Any]) -> str:
     """A store's statistics as text for people."""
     server, connections, volume = stats["server"], stats["connections"], stats["bytes"]
     limit, pending = volume.get("stored_limit", 0), connections.get("pending", 0)  # a proxy has none
-    most = f" (a keyspace at most {size(limit)})" if limit else ""
-    silent = f", {pending} of which have sent no valid request yet" if pending else ""
+    most = f" (at most {size(limit)} per keyspace)" if limit else ""
+    silent = f", {pending} of them without a valid request yet" if pending else ""
     lines = [
-        f"store at {endpoint}: rdzv-plugins {server['version']}, pid {server['pid']}, {server['threads']} thread(s), "
-        f"up {duration(server['uptime_s'])}",
+        f"store at {endpoint}: rdzv-plugins {server['version']}, pid {server['pid']}, "
+        f"{many(server['threads'], 'thread')}, up {duration(server['uptime_s'])}",
         f"connections: {connections['open']} open{silent} (peak {connections['peak']}, "
         f"limit {connections['limit']}), {connections['accepted']} accepted, {connections['closed']} closed",
         "requests: " + counts(stats["requests"]),
@@ -441,16 +442,16 @@ def as_text(endpoint: Endpoint, stats: Mapping[str, Any]) -> str:
         lines.append(
             f"keyspace {keyspace['name']!r}, port {keyspace['port']}: {keyspace['keys']} keys, "
             f"{keyspace['queues']} queues, {size(keyspace['bytes'])}"
-            + (", PAUSED: its process stood still, nobody is served" if keyspace.get("paused") else "")
+            + (", PAUSED: its process stood still, so no client is served" if keyspace.get("paused") else "")
         )
         lines += [*tree(keyspace), *waited_lines(keyspace)]
     for run in stats.get("runs", ()):  # missing in the first version
         lines.append(
-            f"run {run['name']!r}: {run['sessions']} session(s), {run['keys']} keys, {run['watches']} watches, "
+            f"run {run['name']!r}: {many(run['sessions'], 'session')}, {run['keys']} keys, {run['watches']} watches, "
             f"revision {run['revision']}, {size(run['bytes'])}"
         )
         if "round" in run:
             lines += round_text(run["round"])
     if stats.get("runs_forgotten"):
-        lines.append(f"runs that have ended since the start, and their keys with them: {stats['runs_forgotten']}")
+        lines.append(f"ended runs, deleted with their keys: {stats['runs_forgotten']}")
     return "\n".join(lines)

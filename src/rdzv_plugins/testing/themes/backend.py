@@ -25,7 +25,7 @@ from rdzv_plugins.testing.job import (
     state_of,
     write_on,
 )
-from rdzv_plugins.testing.parts import PATIENCE, Recorder, assert_says, bounded, keys_of, like, together
+from rdzv_plugins.testing.parts import PATIENCE, Recorder, assert_says, bounded, keys_of, like
 from rdzv_plugins.testing.suite import Broken, ground
 
 T = PATIENCE
@@ -182,19 +182,6 @@ class StateContract(JobTheme, kind="state"):
             assert other.get_state() is None
             assert other.set_state(another.encode())[2] is True
         assert {run: state_of(each) for run, each in runs.items()} == {run: run.encode() for run in runs}
-
-    def test_of_all_who_write_the_first_state_at_once_one_does(self, job: ContractJob) -> None:
-        # All the others are told its state.
-        nodes = [job.created() for _ in range(_WRITERS)]
-        results: dict[int, tuple[bytes, object, bool]] = {}
-
-        def write(number: int) -> None:
-            results[number] = nodes[number].set_state(b"%d" % number)
-
-        together(_WRITERS, write)
-        (winner,) = (number for number, (_, _, written) in results.items() if written)
-        assert {state for state, _, _ in results.values()} == {b"%d" % winner}
-        assert state_of(nodes[0]) == b"%d" % winner
 
     def test_no_update_is_lost_between_processes_and_the_state_outlives_them(self, job: ContractJob) -> None:
         # Each reads, adds 1 and writes with the token, again if it was refused.

@@ -50,7 +50,7 @@ T = PATIENCE
 _CYCLES = 3
 _OUTAGE_S = 10
 """How many seconds nodes look for an endpoint that is gone, if there is an option for that."""
-_NOT_SERVED = "no node of the job serves the endpoint: the loss of any one is survived"
+_NOT_SERVED = "no node serves the endpoint: the job survives the loss of any node"
 _SHORT_S = 0.3
 """The time-out, in seconds, of requests that nobody will answer."""
 
@@ -376,7 +376,7 @@ class NodeFailures(NodeTheme):
 
     @needs(
         lambda theme: theme.harness.kind == "coordination" and theme.elastic(),
-        "not promised: a node that stands still has no session that would end",
+        "not promised: without sessions a frozen node is not detected",
     )
     def test_frozen_node_is_evicted_and_comes_back(self) -> None:
         """A node that stands still is lost after its time to live; when it goes on it enters a round of its own."""

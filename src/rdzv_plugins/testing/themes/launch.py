@@ -113,10 +113,7 @@ class LaunchTheme(Theme):
         first = job.node(0)
         if not job.is_torchs_store():
             job.finish(first, job.node(1))
-            self.gap(
-                "torchrun_peers is not declared: what answers at the endpoint is no store of torch's, so that no node "
-                "of its c10d comes into the job",
-            )
+            self.gap("torchrun_peers is not declared: without a torch store there, torch's c10d cannot join")
             return
         conf = {"is_host": "false", "join_timeout": f"{SHORT_S}", "read_timeout": f"{SHORT_S}"}
         stranger = job.torchs_own("c10d", job.stop, conf=conf)
@@ -125,7 +122,7 @@ class LaunchTheme(Theme):
         second = job.node(1)
         job.finish(first, second)
         check_world(first, second)
-        self.gap("torchrun_peers is not declared: a node of torch's c10d at the same endpoint is kept out")
+        self.gap("torchrun_peers is not declared: a node of torch's c10d at the endpoint is kept out")
 
     def test_agent_that_is_told_to_stop(self, job: AgentsJob) -> None:
         """SIGTERM to the agent of the first node: its worker ends with it, the other node is told, nothing is left."""
@@ -139,7 +136,7 @@ class LaunchTheme(Theme):
         assert first.wait() == STOPPED
         assert worker not in job.processes(), "the worker outlives its agent"
         if self.harness.kind == "state" and self.harness.service is not None:
-            self.gap("not tried: torch's rendezvous does not tell of a node that goes if the service stays")
+            self.gap("not tried: with a separate service torch's rendezvous does not report nodes that leave")
         else:
             told = rf"pid {first.pid}\b.*SIGTERM"
             wait_until(

@@ -170,7 +170,7 @@ class PluginTheme(NodeTheme):
     def test_wrong_endpoint_is_refused(self) -> None:
         """An endpoint of a wrong form is refused before anything starts, with what to write instead."""
         if not self.harness.wrong_endpoints:
-            self.gap("not tried: the harness names no wrong endpoint")
+            self.gap("not tried: the harness lists no wrong endpoints")
         for wrong in self.harness.wrong_endpoints:
             error = self._error(self.harness.request(wrong), UsageError)
             assert wrong in str(error) or "endpoint" in str(error), f"does not name the endpoint {wrong!r}: {error}"
@@ -180,7 +180,7 @@ class PluginTheme(NodeTheme):
         """Nobody at the endpoint ends within the time-out in an error that names it and says what to do."""
         nowhere = self.harness.nowhere(self.directory)
         if nowhere is None:
-            self.gap("not tried: there is no endpoint at which nobody could be")
+            self.gap("not tried: the harness has no endpoint where nothing listens")
             return
         with self.nodes("2", endpoint=nowhere, conf=self.join_timeout(_SHORT_S)) as job:
             rank = {"node_rank": 1} if self.declares(Capability.NODE_RANK) else {}

@@ -10,7 +10,7 @@ from rdzv_plugins.testing.nodes import Node, NodeTheme, in_round, needs, one_wor
 from rdzv_plugins.testing.parts import PATIENCE, SLACK, wait_until
 
 _LAST_CALL_S, _JOIN_S = 5, 5
-_NOT_TOLD = "its handler has no leave() of its own: how a node ends is not told to the others"
+_NOT_TOLD = "its handler does not override leave(): the others are not told how a node ends"
 
 
 class Rounds(NodeTheme):
@@ -56,7 +56,7 @@ class Rounds(NodeTheme):
                 self.says(nodes[0], "is not elastic: it waits for all 2 nodes")
                 nodes[1].join()
                 one_world(nodes)
-            return self.gap("elastic is not declared: it says so, and waits for the maximum")
+            return self.gap("elastic is not declared: every node says so, and waits for the maximum")
         with self.nodes("2:3", conf=self.conf(last_call_timeout=_LAST_CALL_S)) as job:
             nodes = [job.node(), job.node()]
             nodes[0].join()
@@ -67,7 +67,7 @@ class Rounds(NodeTheme):
             together(nodes)
             took = time.monotonic() - before
         if not self.accepts("last_call_timeout"):
-            return self.gap("not tried: no option last_call_timeout, so that the maximum would not show")
+            return self.gap("not tried: without an option last_call_timeout the maximum makes no difference")
         assert took > 0.9 * _LAST_CALL_S, f"a round of 2:3 began after {took:.2f} s, before the end of its last call"
         with self.nodes("1:2", conf=self.conf(last_call_timeout=10 * PATIENCE)) as job:
             nodes = [job.node(), job.node()]
@@ -91,7 +91,7 @@ class Rounds(NodeTheme):
             take_in([survivor], spare.joining)
         return None
 
-    @needs(NodeTheme.elastic, "elastic is not declared: the place of a lost node has to be taken by another")
+    @needs(NodeTheme.elastic, "elastic is not declared: a lost node has to be replaced")
     def test_lost_member_and_the_others_go_on(self) -> None:
         """I4, I10: the others are told of a lost node, know that it was no failure of theirs, and go on without it."""
         with self.nodes("2:3", conf=self.conf(last_call_timeout=_LAST_CALL_S)) as job:
@@ -107,11 +107,11 @@ class Rounds(NodeTheme):
                     self.says(node, rf"pid {victim.pid}\) was lost")
             regroup(survivors)
         if self.harness.kind != "coordination":
-            self.gap("not tried: whether the others are told of a lost node before their workers fail by it")
+            self.gap("not tried: whether the others are told of a lost node before their workers fail")
 
     @needs(
         lambda theme: theme.join_timeout(_JOIN_S),
-        "not tried: it has no option for the time within which a round has to be complete",
+        "not tried: no option limits the time until a round is complete",
     )
     def test_time_out_says_who_is_there_and_who_is_missing(self) -> None:
         """I4: a round that is not complete in time ends in an error that says how many of how many, and who."""
@@ -124,7 +124,7 @@ class Rounds(NodeTheme):
             if ranked:
                 assert "missing: node rank 1" in error.text, f"who is missing: {error}"
         if not ranked:
-            self.gap("node_rank is not declared, so nobody knows who is to come: the message says who is there")
+            self.gap("node_rank is not declared, so missing nodes are unknown: the message names those that joined")
 
     def test_returning_node_takes_its_old_place(self) -> None:
         """I4, I6: too few are left and wait, saying for whom; an agent that is started again gets its old rank."""
@@ -147,9 +147,9 @@ class Rounds(NodeTheme):
             if self.declares(Capability.NODE_REPLACEMENT):
                 assert (survivor.rank, again.rank) == ranks, "old places"
             else:
-                self.gap("not tried: node_replacement is not declared, so the rank of who comes back is open")
+                self.gap("not tried: node_replacement is not declared, so a returning node may get any rank")
 
-    @needs(lambda theme: theme.harness.kind == "coordination", "nobody leads: no coordination backend")
+    @needs(lambda theme: theme.harness.kind == "coordination", "only a coordination backend has a leader")
     def test_leader_that_is_lost_while_nodes_wait_is_followed_by_another(self) -> None:
         """I4: the node that decides may go at any time; another one takes over from what it has left."""
         with self.nodes("3") as job:
@@ -173,7 +173,7 @@ class Rounds(NodeTheme):
             error = job.node().join().error()
             error.must_be("RdzvError")
             assert [node.num_nodes_waiting() for node in nodes] == [0, 0]
-        self.gap("elastic is not declared: a node too many is refused")
+        self.gap("elastic is not declared: a surplus node is refused")
 
 
 class NodeEnds(NodeTheme):
@@ -234,7 +234,7 @@ class NodeEnds(NodeTheme):
                 self.says(stays, "was lost: it was preempted")
             else:
                 assert stays.await_change(0.3) == 0
-                self.gap("that a node has left is not told to the others")
+                self.gap("the others are not told that a node left")
             assert not stays.is_closed(), "leaving is not closing"
             if self.elastic():
                 regroup([stays])
@@ -267,7 +267,7 @@ class Refusals(NodeTheme):
             for node in nodes:
                 said = f"--node-rank={node.request.node_rank} is ignored: backend"
                 assert said in node.log, f"{node} does not say that its node rank is ignored"
-            self.gap("node_rank is not declared: a given one is ignored, and every node says so")
+            self.gap("node_rank is not declared: --node-rank is ignored, and every node says so")
 
     @needs(lambda theme: theme.declares(Capability.NODE_RANK), "node_rank is not declared")
     def test_node_rank_that_is_out_of_range_is_refused(self) -> None:

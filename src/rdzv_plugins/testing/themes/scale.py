@@ -20,7 +20,7 @@ _MOST_WAITS = 10
 """How often to wait for nodes to become idle; those that never do are found by what they have requested."""
 _SEGMENTS_PER_S = 8.0
 """More than a session needs to be kept alive, less than a poll every 100 ms."""
-_UNSEEN = "so that what its client does by itself is not seen"
+_UNSEEN = "so what its client does by itself is not visible"
 
 Requests = Mapping[str, int]
 
@@ -29,8 +29,8 @@ Requests = Mapping[str, int]
 def _promised(theme: Theme) -> str:
     """Why what a backend is asked does not count; empty if it does."""
     if theme.harness.kind == "state":
-        return "not promised: with a state backend every node reads and writes one state, again and again"
-    return "not tried: the requests of a handler of its own are not known here" * (theme.harness.kind == "handler")
+        return "not promised: with a state backend every node keeps reading and writing the state"
+    return "not tried: requests of a backend's own handler cannot be counted" * (theme.harness.kind == "handler")
 
 
 class ScaleTheme(NodeTheme):
@@ -74,8 +74,7 @@ class ScaleTheme(NodeTheme):
                 more = node.traffic() - sent[node]
                 rate = more / (time.monotonic() - begin)
                 assert rate < _SEGMENTS_PER_S, (
-                    f"{node} has sent {rate:.1f} segments per second while it was idle: "
-                    "the service is to push what changes"
+                    f"{node} has sent {rate:.1f} segments per second while it was idle: the service should push changes"
                 )
                 if more < 0 or not sent[node]:  # only open connections can be asked
                     return self.gap(f"not tried: it keeps no connection open, {_UNSEEN}")

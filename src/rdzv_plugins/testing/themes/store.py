@@ -65,15 +65,6 @@ class StoreTheme(NodeTheme):
         first.worker("set", "large", _LARGE)
         assert second.worker("get", "large") == _LARGE
 
-    def test_get_waits_for_the_key(self, pair: Pair) -> None:
-        """A get waits until another worker sets the key."""
-        first, second = pair
-        waiting = second.worker_later("get", "awaited")
-        first.worker("set", "another", "value")
-        assert not waiting.done()
-        first.worker("set", "awaited", "value")
-        assert waiting.result() == b"value"
-
     def test_add(self, pair: Pair) -> None:
         """Adds of several workers at once are all counted, each once."""
         answers = [node.worker_later("add", "sum", 1) for _ in range(_ADDS) for node in pair]
@@ -84,6 +75,7 @@ class StoreTheme(NodeTheme):
 
     def test_wait(self, pair: Pair) -> None:
         """A wait ends when all its keys are there, and raises when its time is over."""
+        # torch's get begins with the same wait
         first, second = pair
         waiting = second.worker_later("wait", ["one", "two"])
         first.worker("set", "one", "")
@@ -182,6 +174,14 @@ class StoreTheme(NodeTheme):
         error = first.store_later("wait", ["nobody sets this"], _SOON).error()
         assert error.is_a("StoreTimeout"), error
 
+    def test_agents_and_workers_do_not_meet(self, pair: Pair) -> None:
+        """What agents set is not among the workers' keys, and the other way round."""
+        first, second = pair
+        first.store("set", "of an agent", "")
+        first.worker("set", "of a worker", "")
+        assert second.worker("check", ["of an agent"]) is False
+        assert second.store("check", ["of a worker"]) is False
+
     def test_barrier_of_agents(self, pair: Pair) -> None:
         """The barrier at torch's end lets the agents go when the last of them has come."""
         first, second = pair
@@ -192,14 +192,6 @@ class StoreTheme(NodeTheme):
         second.store("set", "barrier/last_member", "")
         second.store("wait", ["barrier/last_member"])
         waiting.result()
-
-    def test_agents_and_workers_do_not_meet(self, pair: Pair) -> None:
-        """What agents set is not among the workers' keys, and the other way round."""
-        first, second = pair
-        first.store("set", "of an agent", "")
-        first.worker("set", "of a worker", "")
-        assert second.worker("check", ["of an agent"]) is False
-        assert second.store("check", ["of a worker"]) is False
 
     # rounds
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from rdzv_launcher.tools.doctor import machine, network
-from rdzv_launcher.tools.doctor.findings import Check, Finding, findings_of, line
+from rdzv_launcher.tools.doctor.checks import Check, Finding, line, run_check
 from rdzv_launcher.tools.job import add_job_flags, request_of
 from rdzv_launcher.version import version_line
 from rdzv_plugins.errors import MissingDependency, UsageError
@@ -27,24 +27,24 @@ _LONGEST = 4000
 
 def configure(commands: Any) -> None:
     """Add the sub-command's parser."""
-    parser = commands.add_parser("doctor", help="check this machine, and its path to where a job's nodes meet")
+    parser = commands.add_parser("doctor", help="check this machine and its network path to the job's endpoint")
     add_job_flags(
         parser,
-        endpoint_help="where the nodes meet; if unset, only this machine is checked",
+        endpoint_help="the job's endpoint; if unset, check only this machine",
         endpoint_required=False,
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-    parser.add_argument("--strict", action="store_true", help="exit with 1 for warnings, too")
+    parser.add_argument("--strict", action="store_true", help="also exit with 1 on warnings")
 
 
 def run(args: argparse.Namespace) -> int:
     """Look and print; returns 1 if something is wrong, otherwise 0. Raises ``UsageError``."""
     if not sys.platform.startswith("linux"):
-        raise UsageError("rdzv doctor reads what the kernel of Linux tells", remedy="Use rdzv-run --check here.")
+        raise UsageError("rdzv doctor runs on Linux only", remedy="Use rdzv-run --check here.")
     if not args.rdzv_endpoint and (args.rdzv_backend or args.rdzv_conf or args.rdzv_id):
         raise UsageError(
-            "--rdzv-backend, --rdzv-id and --rdzv-conf say more about --rdzv-endpoint, which is not given",
-            remedy="Give --rdzv-endpoint, or leave them out.",
+            "--rdzv-backend, --rdzv-id and --rdzv-conf need --rdzv-endpoint",
+            remedy="Add --rdzv-endpoint, or leave them out.",
         )
     found: list[Finding] = []
     for finding in _findings(args):
@@ -69,7 +69,7 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
         ("nccl", nccl),
         ("plug-ins", partial(_plugins, host)),
         ("host name", network.host_name),
-        ("reverse look-up", network.reverse_look_up),
+        ("reverse look-up", network.reverse_dns),
         ("interfaces", network.interfaces),
         ("ports", machine.ports),
         ("open files", machine.files),
@@ -83,14 +83,14 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
         ("leftover processes", machine.leftovers),
     ]
     for name, check in checks:
-        yield from findings_of(name, check)
+        yield from run_check(name, check)
     reached = False
     for endpoint in endpoints:
-        way = [*findings_of(f"way to {endpoint}", partial(network.way, endpoint))]
-        reached = reached or all(each.verdict == "ok" for each in way)
-        yield from way
+        found = [*run_check(f"way to {endpoint}", partial(network.path_to, endpoint))]
+        reached = reached or all(each.verdict == "ok" for each in found)
+        yield from found
     if reached or args.rdzv_backend:
-        yield from findings_of("who answers", partial(network.who_answers, host, request_of(args)))
+        yield from run_check("who answers", partial(network.who_answers, host, request_of(args)))
 
 
 def _versions() -> Iterator[Finding]:
@@ -110,19 +110,19 @@ def nccl() -> Iterator[Finding]:
         return
     given = os.environ.get(variable)
     second = given != "0" if release >= (2, 15) else given == "1"
-    said = "is not set" if given is None else f"is {given}"
-    meant = "nccl2, as by default from torch 2.15 on" if second else "the earlier backend, and not nccl2"
-    yield Finding("nccl", f"a script's nccl means {meant} (torch {torch}, {variable} {said}); it has to on every node")
+    setting = f"{variable} not set" if given is None else f"{variable}={given}"
+    meant = "nccl2, the default since torch 2.15" if second else "the earlier backend, not nccl2"
+    yield Finding("nccl", f"backend nccl means {meant} (torch {torch}, {setting}); it must be the same on all nodes")
 
 
 def _plugins(host: PluginHost) -> Iterator[Finding]:
     for record in host.failed:
         yield Finding(f"plug-in {record.name}", f"{record.label}: {record.error}", "wrong", record.remedy)
     if not host.failed:
-        yield Finding("plug-ins", f"all {len(host.records)} can be used")
+        yield Finding("plug-ins", f"all {len(host.records)} usable")
 
 
 def _conclusion(bad: list[str], doubtful: list[str]) -> str:
     if bad:
-        return f"Something is wrong: {', '.join(bad)}."
-    return f"Nothing is wrong; worth a look: {', '.join(doubtful)}." if doubtful else "All is well."
+        return f"Problems found: {', '.join(bad)}."
+    return f"No problems found; check the warnings: {', '.join(doubtful)}." if doubtful else "No problems found."

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rdzv_launcher.run.machine import require_temporary, write_a_page
 from rdzv_launcher.run.stacks.processes import environment, name_of
-from rdzv_launcher.tools.doctor.findings import Finding, judged
+from rdzv_launcher.tools.doctor.checks import Finding, judged
 from rdzv_plugins.elastic.options import DEFAULT_PORT
 from rdzv_plugins.plain_text import some
 from rdzv_plugins.system.cgroups import cpu_quotas, directories_of, memory_of_groups
@@ -36,9 +36,9 @@ def files() -> Iterator[Finding]:
     few = hard != resource.RLIM_INFINITY and hard < _FILES
     yield judged(
         "open files",
-        f"{allowed} a process ({soft} until it asks for more, as rdzv-run does)",
-        few and f"a process may open {allowed}: a server of some thousand nodes or ranks needs one for each",
-        "nofile in /etc/security/limits.conf, LimitNOFILE= of a systemd unit, --ulimit of a container.",
+        f"{allowed} per process (soft limit {soft}, which rdzv-run raises)",
+        few and f"limit of {allowed} per process: a server needs one for each of its nodes or ranks",
+        "Raise it: nofile in /etc/security/limits.conf, LimitNOFILE= in a systemd unit, --ulimit for a container.",
     )
 
 
@@ -48,9 +48,9 @@ def backlog() -> Iterator[Finding]:
     few = somaxconn < _BACKLOG
     yield judged(
         "somaxconn",
-        f"{somaxconn} connections may wait to be taken",
-        few and f"only {somaxconn} connections may wait to be taken: nodes that come by the thousand try again",
-        "sysctl -w net.core.somaxconn=4096 on the machine that serves the endpoint.",
+        f"{somaxconn} connections may wait to be accepted",
+        few and f"only {somaxconn} connections may wait to be accepted: thousands of nodes at once have to retry",
+        "On the machine that serves the endpoint: sysctl -w net.core.somaxconn=4096.",
     )
 
 
@@ -62,20 +62,20 @@ def ports() -> Iterator[Finding]:
         try:
             probe.bind(("", DEFAULT_PORT))
         except OSError as error:
-            taken = f"{DEFAULT_PORT}, where nodes meet unless a port is given, is taken here ({error.strerror})"
+            taken = f"{DEFAULT_PORT}, the default port of the endpoint, is in use here ({error.strerror})"
     yield judged(
         "default port",
         f"{DEFAULT_PORT} is free here",
         taken,
-        "Only the machine of the endpoint needs it: give another port there, the same on all nodes.",
+        "Only the machine that serves the endpoint needs it. There, choose another port, the same on all nodes.",
     )
     first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    holds = f"{first} to {last} hold the default port {DEFAULT_PORT}, which any outgoing connection may take"
+    holds = f"{first} to {last} include the default port {DEFAULT_PORT}, so any outgoing connection may take it"
     yield judged(
         "ports of connections",
         f"{first} to {last}",
         first <= DEFAULT_PORT <= last and holds,
-        f"sysctl -w net.ipv4.ip_local_reserved_ports={DEFAULT_PORT}, or an endpoint with another port.",
+        f"Reserve it (sysctl -w net.ipv4.ip_local_reserved_ports={DEFAULT_PORT}), or choose another port.",
     )
 
 
@@ -84,15 +84,13 @@ def memory() -> Iterator[Finding]:
     fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     free = int(fields["MemAvailable"].split()[0]) * 1024
     total = int(fields["MemTotal"].split()[0]) * 1024
-    said = f"{free / _MIB:.0f} of {total / _MIB:.0f} MiB are available"
+    said = f"{free / _MIB:.0f} of {total / _MIB:.0f} MiB available"
     for limit, used in memory_of_groups():
         if limit < total:
             free = min(free, max(0, limit - used))
-            said += f"; a control group of this process may use {limit / _MIB:.0f} MiB and uses {used / _MIB:.0f}"
-    little = (
-        free < _LITTLE_MEMORY and f"{said}: a worker that imports torch needs about 250 MiB before it does anything"
-    )
-    yield judged("memory", said, little, "Ask the scheduler for more, or end what uses it.")
+            said += f"; its control group is limited to {limit / _MIB:.0f} MiB and uses {used / _MIB:.0f}"
+    little = free < _LITTLE_MEMORY and f"{said}: importing torch alone takes a worker about 250 MiB"
+    yield judged("memory", said, little, "Request more from the scheduler, or end the processes that use it.")
 
 
 def shared_memory() -> Iterator[Finding]:
@@ -102,32 +100,32 @@ def shared_memory() -> Iterator[Finding]:
     except OSError as error:
         yield Finding(
             "/dev/shm",
-            f"it cannot be used ({(error.strerror or str(error)).lower()}): data loaders with processes fail",
+            f"not usable ({(error.strerror or str(error)).lower()}): data loaders with worker processes will fail",
             "warning",
-            "Mount a tmpfs there; of a container: --shm-size or an emptyDir of medium Memory.",
+            "Mount a tmpfs there; for a container: --shm-size, or an emptyDir with medium Memory.",
         )
         return
-    said = f"{usage.free / _MIB:.0f} of {usage.total / _MIB:.0f} MiB are free"
+    said = f"{usage.free / _MIB:.0f} of {usage.total / _MIB:.0f} MiB free"
     yield judged(
         "/dev/shm",
         said,
         usage.free <= _LITTLE_SHARED
-        and f"{said}: data loaders with several processes end with a bus error when it is full",
-        "Of a container: --shm-size=8g, or an emptyDir of medium Memory; else see what lies there.",
+        and f"{said}: when it is full, data loaders with worker processes die of a bus error",
+        "For a container: --shm-size=8g, or an emptyDir with medium Memory. Otherwise delete leftover files there.",
     )
 
 
 def processors() -> Iterator[Finding]:
     """The processors that this process may use."""
     allowed, there = len(os.sched_getaffinity(0)), os.cpu_count() or 1
-    said = f"{allowed} of {there} may be used"
+    said = f"{allowed} of {there} usable"
     quotas = [quota for quota in cpu_quotas() if quota < allowed]
-    slow = "programs that start a thread for each are slowed down"
+    slow = "programs with one thread per processor will be throttled"
     yield judged(
         "processors",
         said,
-        bool(quotas) and f"{said}, but the control group allows the time of {min(quotas):g}: {slow}",
-        "Set OMP_NUM_THREADS (rdzv-run: 1 for each of several workers), or ask the scheduler for more.",
+        bool(quotas) and f"{said}, but the control group limits them to the time of {min(quotas):g}: {slow}",
+        "Set OMP_NUM_THREADS (rdzv-run sets 1 if a node has several workers), or request more from the scheduler.",
     )
 
 
@@ -143,9 +141,9 @@ def processes() -> Iterator[Finding]:
     few = most is not None and most < _TASKS
     yield judged(
         "processes",
-        f"{'any number' if most is None else most} of processes and threads",
-        few and f"{most} processes and threads are allowed: a worker with a process group of gloo has four or more",
-        "nproc in /etc/security/limits.conf, TasksMax= of a systemd unit, --pids-limit of a container.",
+        f"{'any number' if most is None else most} of processes and threads allowed",
+        few and f"only {most} processes and threads allowed: a worker with a gloo process group has at least four",
+        "Raise it: nproc in /etc/security/limits.conf, TasksMax= in a systemd unit, --pids-limit for a container.",
     )
 
 
@@ -154,9 +152,9 @@ def temporary() -> Iterator[Finding]:
     path = require_temporary()
     write_a_page(path)
     free = shutil.disk_usage(path).free
-    little = free < _LITTLE_DISK and f"only {free / _MIB:.0f} MiB are free in {path}"
+    little = free < _LITTLE_DISK and f"only {free / _MIB:.0f} MiB free in {path}"
     fine = f"{path}, {free / _MIB:.0f} MiB free"
-    yield judged("temporary files", fine, little, "Free some, or set TMPDIR to a directory with more.")
+    yield judged("temporary files", fine, little, "Free some space, or set TMPDIR to a directory with more.")
 
 
 _MAXERROR_AT, _STATUS_AT, _SIZE = 24, 40, 256
@@ -168,20 +166,20 @@ def clock() -> Iterator[Finding]:
     """What the kernel says about the clock. Source: adjtimex(2)."""
     state = ctypes.create_string_buffer(_SIZE)
     if ctypes.sizeof(ctypes.c_long) != 8 or ctypes.CDLL(None).adjtimex(state) < 0:
-        yield Finding("clock", "the kernel does not tell", "skipped")
+        yield Finding("clock", "the kernel does not report its state", "skipped")
         return
     (status,) = struct.unpack_from("i", state, _STATUS_AT)
     if status & _UNSYNCHRONISED:
         yield Finding(
             "clock",
-            "the kernel says that nothing keeps it in step: times in logs of several nodes will not match, though "
-            "rdzv-run itself relies on no clock of another node",
+            "not synchronised, according to the kernel: log times of different nodes will not match (rdzv-run itself "
+            "never compares clocks of two nodes)",
             "warning",
-            "Start chrony or systemd-timesyncd, on the host if this is a container.",
+            "Start chrony or systemd-timesyncd; for a container, on its host.",
         )
         return
     (microseconds,) = struct.unpack_from("l", state, _MAXERROR_AT)
-    yield Finding("clock", f"kept in step, to {microseconds / 1000:.0f} ms at worst")
+    yield Finding("clock", f"synchronised, error at most {microseconds / 1000:.0f} ms")
 
 
 _TAKES_ORPHANS = ("systemd", "init", "tini", "dumb-init", "docker-init", "catatonit")
@@ -195,17 +193,16 @@ def leftovers() -> Iterator[Finding]:
     left = {pid: run for pid, run in workers.items() if _is_left(pid, workers)}
     runs = sorted({run for pid, run in workers.items() if pid not in left})
     left = {pid: run for pid, run in left.items() if run not in runs}  # otherwise a worker may have started it to stay
-    said = f"workers of run {', '.join(runs)} are at work" if runs else "none is at work here"
-    yield Finding("jobs", said)
+    yield Finding("jobs", f"workers of run {', '.join(runs)} are running" if runs else "none running here")
     if not left:
         yield Finding("leftover processes", "none")
         return
     shown = some((f"{pid} (run {run})" for pid, run in sorted(left.items())), _SHOWN)
     yield Finding(
         "leftover processes",
-        f"{len(left)} of jobs whose launcher has gone: {shown}: they hold memory, devices and ports",
+        f"{len(left)} from jobs whose launcher is gone: {shown}; they hold memory, devices and ports",
         "wrong",
-        f"Look at them, and end them: kill {' '.join(map(str, sorted(left)[:_SHOWN]))}",
+        f"Check them, then end them: kill {' '.join(map(str, sorted(left)[:_SHOWN]))}",
     )
 
 

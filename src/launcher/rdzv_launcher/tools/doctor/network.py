@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from rdzv_launcher.tools.doctor.findings import Finding, findings_of, judged
+from rdzv_launcher.tools.doctor.checks import Finding, judged, run_check
 from rdzv_launcher.tools.job import StoreAt
 from rdzv_plugins.elastic.options import DEFAULT_PORT
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, parse_endpoint
@@ -45,25 +45,25 @@ def _addresses(host: str, port: int) -> str:
 def host_name() -> Iterator[Finding]:
     """Whether this machine's name resolves, and to what."""
     name = socket.gethostname()
-    tells = "rdzv-run tells other nodes addresses and not this name"
+    tells = "rdzv-run sends other nodes addresses, not this name"
     fine = problem = ""
     try:
         found = _addresses(name, 0)
     except TimeoutError:
-        problem = f"the look-up of {name} takes more than {_LIMIT_S:g} s"
-        remedy = "Enter the name in /etc/hosts, or mend the name servers in /etc/resolv.conf."
+        problem = f"looking up {name} takes more than {_LIMIT_S:g} s"
+        remedy = "Add the name to /etc/hosts, or fix the name servers in /etc/resolv.conf."
     except OSError as error:
         problem = f"{name} does not resolve here ({error.strerror})"
-        remedy = f"{tells}; what asks for the name, as torch's own rendezvous, needs it in /etc/hosts."
+        remedy = f"{tells}; programs that look the name up, like torch's own rendezvous, need it in /etc/hosts."
     else:
         fine = f"{name} is {found}"
         if all(map(is_loopback_address, found.split(", "))):
-            problem = f"{fine} here, which other nodes cannot reach"
-        remedy = f"{tells}; for programs that ask for the name, enter the address of the network in /etc/hosts."
+            problem = f"{fine} here, a loopback address that other nodes cannot reach"
+        remedy = f"{tells}; for programs that look the name up, put its network address in /etc/hosts."
     yield judged("host name", fine, problem, remedy)
 
 
-def reverse_look_up() -> Iterator[Finding]:
+def reverse_dns() -> Iterator[Finding]:
     """How long it takes to find the name of an address: torch's own servers do that for each connection."""
     address = default_address()
     began = time.monotonic()
@@ -75,15 +75,15 @@ def reverse_look_up() -> Iterator[Finding]:
         seconds = time.monotonic() - began
         if seconds < _SLOW_S:
             known = f"is {name}" if name != address else "has no name"
-            yield Finding("reverse look-up", f"{address} {known}, known after {seconds * 1000:.0f} ms")
+            yield Finding("reverse look-up", f"{address} {known} (looked up in {seconds * 1000:.0f} ms)")
             return
         took = f"{seconds:.1f} s"
     yield Finding(
         "reverse look-up",
-        f"the name of {address} takes {took} to look up, which torch's own servers (backends c10d and static) do for "
-        "each connection",
+        f"looking up the name of {address} takes {took}; torch's own servers (backends c10d and static) do that for "
+        "every connection",
         "warning",
-        "Enter the addresses of the nodes in /etc/hosts, or use a backend with a server of its own.",
+        "Add the nodes' addresses to /etc/hosts, or use a backend with its own server.",
     )
 
 
@@ -97,14 +97,14 @@ def interfaces() -> Iterator[Finding]:
     if is_loopback_address(seen):
         yield Finding(
             "interfaces",
-            f"this machine has no default route, so other nodes would be told {seen}, which is itself for each of "
-            f"them ({'; '.join(shown)})",
+            f"no default route, so this node would announce {seen}, which other nodes cannot reach "
+            f"({'; '.join(shown)})",
             "warning",
-            "For several nodes give --local-addr=ADDRESS, or an endpoint that is dialled by the right interface.",
+            "For several nodes: give --local-addr=ADDRESS, or an endpoint that the right interface leads to.",
         )
     else:
         name = found.get(seen, "?")
-        yield Finding("interfaces", f"other nodes are told {seen} ({name}); all: {'; '.join(shown)}")
+        yield Finding("interfaces", f"this node announces {seen} ({name}); all: {'; '.join(shown)}")
     for variable in _INTERFACE_VARIABLES:
         yield from _named_by(variable, {name for _, name in socket.if_nameindex()})
 
@@ -123,12 +123,12 @@ def _named_by(variable: str, there: set[str]) -> Iterator[Finding]:
     if len(missing) == len(names) or (missing and variable.startswith(("GLOO", "TP"))):
         yield Finding(
             variable,
-            f"{text}: this machine has no interface {' and no '.join(missing)} ({', '.join(sorted(there))})",
+            f"{text}: no interface {' or '.join(missing)} on this machine ({', '.join(sorted(there))})",
             "wrong",
             f"Unset {variable}, or name one of these.",
         )
     else:
-        yield Finding(variable, f"{text} is here")
+        yield Finding(variable, f"{text} exists")
 
 
 def _ipv4() -> dict[str, str]:
@@ -162,15 +162,15 @@ def _ipv6() -> dict[str, str]:
     return found
 
 
-def way(endpoint: Endpoint) -> Iterator[Finding]:
-    """From the name to a connection. Raises ``EndpointUnreachable`` if there is no way."""
+def path_to(endpoint: Endpoint) -> Iterator[Finding]:
+    """From the name to a connection. Raises ``EndpointUnreachable``."""
     try:
         found = _addresses(endpoint.host, endpoint.port)
     except TimeoutError:
-        text = f"{endpoint.host}: the look-up of this name takes more than {_LIMIT_S:g} s"
-        raise EndpointUnreachable(text, remedy="Give an address, or mend the name servers.") from None
+        text = f"looking up {endpoint.host} takes more than {_LIMIT_S:g} s"
+        raise EndpointUnreachable(text, remedy="Give an address, or fix the name servers.") from None
     except OSError as error:
-        text = f"{endpoint.host}: the name does not resolve ({error.strerror})"
+        text = f"{endpoint.host} does not resolve ({error.strerror})"
         raise EndpointUnreachable(text, remedy="Check the name, or give an IP address.") from None
     here = " (this machine)" if is_own_address(endpoint.host) else ""
     yield Finding("name", f"{endpoint.host} is {found}{here}")
@@ -181,18 +181,18 @@ def way(endpoint: Endpoint) -> Iterator[Finding]:
         if connection is None and reason == REFUSED:
             yield Finding(
                 "connection",
-                f"nobody listens at {endpoint} yet{here}",
+                f"nothing listens at {endpoint} yet{here}",
                 "warning",
-                "That is right before a start if a node of the job serves it; a service has to run first.",
+                "That is fine before a job starts whose nodes serve the endpoint; a service must already run.",
             )
             return
         if connection is None:
             raise EndpointUnreachable(f"{endpoint} cannot be reached: {reason}", remedy=remedy_of(reason))
         connection.close()
         times.append(time.monotonic() - began)
-    took = f"{endpoint} takes a connection in {statistics.median(times) * 1000:.1f} ms"
+    took = f"{endpoint} accepts a connection in {statistics.median(times) * 1000:.1f} ms"
     slow = max(times) > _SLOW_S and f"{took}, but one took {max(times) * 1000:.0f} ms"
-    yield judged("connection", took, slow, "Packets are lost, or the machine is busy.")
+    yield judged("connection", took, slow, "Look for packet loss, or a busy machine.")
 
 
 def who_answers(host: PluginHost, request: Request) -> Iterator[Finding]:
@@ -208,9 +208,9 @@ def who_answers(host: PluginHost, request: Request) -> Iterator[Finding]:
         elif not request.backend:
             yield Finding(
                 "who answers",
-                f"no backend that is installed here knows what listens at {endpoint}, if anything does",
+                f"no installed backend recognises what listens at {endpoint}, if anything does",
                 "warning",
-                "Name the job's with --rdzv-backend; or another program has that port.",
+                "Name the job's backend with --rdzv-backend; otherwise another program has that port.",
             )
             continue
         entry = known.entry if known is not None else host.catalog.find(request.backend)
@@ -221,11 +221,11 @@ def who_answers(host: PluginHost, request: Request) -> Iterator[Finding]:
         return
     entry = host.catalog.find(name)
     prepared = prepare(entry, dataclasses.replace(request, backend=name))
-    yield from findings_of("health", lambda: health(host, entry, prepared, _LIMIT_S) or ())
+    yield from run_check("health", lambda: health(host, entry, prepared, _LIMIT_S) or ())
     with contextlib.ExitStack() as held:
         found = preflight(host, entry, prepared, held)
     if found is None:
-        yield Finding("backend", f"{name} does not say what it finds there", "skipped")
+        yield Finding("backend", f"{name} has no check of its own", "skipped")
     else:
         yield Finding("backend", f"{name}: {found}".replace(f", and run {request.run_id!r} has no node yet", ""))
 
@@ -235,8 +235,8 @@ def _native(store: StoreAt) -> Iterator[Finding]:
     with contextlib.suppress(EndpointUnreachable):
         server = store.statistics(_ANSWER_S)["server"]
         serves = f"rdzv-plugins {server['version']} serves at {store.endpoint}"
-        other = server["version"] != version() and f"{serves}, and here is {version()}"
-        yield judged("service", f"{serves}, as here", other, "Install the same version on all nodes.")
+        other = server["version"] != version() and f"{serves}, but this machine has {version()}"
+        yield judged("service", f"{serves}, as on this machine", other, "Install the same version on all nodes.")
 
 
 def endpoints_of(text: str) -> list[Endpoint]:

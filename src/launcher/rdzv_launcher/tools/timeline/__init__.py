@@ -19,10 +19,10 @@ _COMPLAINTS_SHOWN = 20
 def configure(commands: Any) -> None:
     """Add the sub-command's parser."""
     parser = commands.add_parser(
-        "timeline", help="show what happened in a job and what each interruption cost, from the files of --timeline"
+        "timeline", help="show what happened in a job and what each interruption cost, from its --timeline files"
     )
-    parser.add_argument("files", nargs="+", metavar="FILE", help="files of all nodes, or directories that contain them")
-    parser.add_argument("--run", metavar="ID", help="this run (default: the latest)")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="files of all nodes, or directories with them")
+    parser.add_argument("--run", metavar="ID", help="choose this run (default: the latest)")
     parser.add_argument("--chrome", metavar="OUT.json", help="write a trace for Perfetto or chrome://tracing")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     for each in complaints[:_COMPLAINTS_SHOWN]:
         print(printable(each), file=sys.stderr)
     if len(complaints) > _COMPLAINTS_SHOWN:
-        print(f"and {len(complaints) - _COMPLAINTS_SHOWN} more: --json has all of them", file=sys.stderr)
+        print(f"and {len(complaints) - _COMPLAINTS_SHOWN} more (all of them: --json)", file=sys.stderr)
     sys.stderr.flush()
     print(json.dumps(data, indent=2) if args.json else as_text(printable_data(data)), flush=True)
     return 0
@@ -55,4 +55,4 @@ def _write(path: str, trace: dict[str, Any]) -> None:
         with open(path, "w") as file:
             json.dump(trace, file)
     except OSError as error:
-        raise UsageError(f"--chrome={path}: {error.strerror}", remedy="Name a file that can be written.") from None
+        raise UsageError(f"--chrome={path}: {error.strerror}", remedy="Name a file that you may write to.") from None

@@ -125,9 +125,9 @@ def _bounds(
 
 def _distances(source: str, edges: Sequence[_Edge]) -> dict[str, float] | set[str]:
     """Shortest paths from ``source``; or the clocks on a path that gets shorter and shorter."""
-    ways: dict[str, list[tuple[str, float]]] = collections.defaultdict(list)
+    edges_from: dict[str, list[tuple[str, float]]] = collections.defaultdict(list)
     for here, there, weight in edges:
-        ways[here].append((there, weight))
+        edges_from[here].append((there, weight))
     far, steps, before = {source: 0.0}, {source: 0}, dict[str, str]()
     nodes = len({*(each[0] for each in edges), *(each[1] for each in edges), source})
     todo = collections.deque([source])
@@ -135,7 +135,7 @@ def _distances(source: str, edges: Sequence[_Edge]) -> dict[str, float] | set[st
     while todo:
         here = todo.popleft()
         queued.discard(here)
-        for there, weight in ways[here]:
+        for there, weight in edges_from[here]:
             if far[here] + weight < far.get(there, float("inf")) - 1e-9:
                 far[there], before[there], steps[there] = far[here] + weight, here, steps[here] + 1
                 if there == source or steps[there] >= nodes:

@@ -31,7 +31,7 @@ class Phase(Struct, frozen=True):
     """The last node to end it; empty if there is none."""
 
 
-class CancelToken(Struct, frozen=True):
+class Interruption(Struct, frozen=True):
     """A time in which no round was complete. It begins at a time by the reference's clock, in seconds."""
 
     kind: Literal["start", "restart", "end"]
@@ -49,9 +49,9 @@ class CancelToken(Struct, frozen=True):
     """Seconds from the interruption's end until the last node whose workers wrote something had its first line."""
 
 
-def interruptions(job: JobTimeline) -> list[CancelToken]:
+def interruptions(job: JobTimeline) -> list[Interruption]:
     """All interruptions, in order: the start of the job, what lay between rounds, and an end that was not a success."""
-    found: list[CancelToken] = []
+    found: list[Interruption] = []
     for before, after in zip([None, *job.rounds], [*job.rounds, None], strict=True):
         if before is None:
             found.append(_between(job, None, after, job.begin, []))
@@ -98,7 +98,7 @@ _Mark = tuple[float, str]
 
 def _between(
     job: JobTimeline, before: Round | None, after: Round | None, begin: float, signs: list[TimelineEvent]
-) -> CancelToken:
+) -> Interruption:
     names = set(job.agents) if before is None or after is None else {*before.at, *after.at}
     windows = {name: list(_window(job, name, before, after)) for name in names}
     inside = [each for window in windows.values() for each in window if each.at >= begin]
@@ -125,7 +125,7 @@ def _between(
         marks.append(("meeting", (placed[0], "") if placed else None))  # nobody was the last: rank 0 is told first
         marks.append(("connecting", _last("reached", here)))
         marks.append(("completing", (end, job.agents[slowest].title)))
-    return CancelToken(
+    return Interruption(
         "start" if before is None else "end" if after is None else "restart",
         before.number if before else 0,
         after.number if after else 0,

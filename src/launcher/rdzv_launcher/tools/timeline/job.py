@@ -58,11 +58,11 @@ def read(paths: Iterable[str]) -> tuple[list[Agent], list[str]]:
         for agent in _read_file(file, complaints):
             known = agents.setdefault((agent.run, agent.name), agent)
             if known is not agent:
-                complaints.append(f"{file}: its agent {agent.name} is in {known.file}, too: read there")
+                complaints.append(f"{file}: skipped: agent {agent.name} is already in {known.file}")
     if not agents:
         raise UsageError(
-            "; ".join(complaints) or "there is no file to read",
-            remedy="Give the directory of --timeline, or files from there.",
+            "; ".join(complaints) or "no file to read",
+            remedy="Give the --timeline directory, or files from it.",
         )
     return list(agents.values()), complaints
 
@@ -77,7 +77,7 @@ def _files_of(path: str, complaints: list[str]) -> Iterator[str]:
         complaints.append(f"{path}: {error.strerror}")
         return
     if not names:
-        complaints.append(f"{path}: there is no file that ends in {SUFFIX}")
+        complaints.append(f"{path}: no file ends in {SUFFIX}")
     yield from (os.path.join(path, name) for name in names)
 
 
@@ -88,7 +88,7 @@ def _read_file(file: str, complaints: list[str]) -> list[Agent]:
     lines = 0
     try:
         if not stat.S_ISREG(os.stat(file).st_mode):  # a pipe would keep us waiting
-            complaints.append(f"{file}: it is no regular file")
+            complaints.append(f"{file}: not a regular file")
             return []
         with open(file, "rb") as stream:
             while line := stream.readline(_LONGEST):
@@ -99,7 +99,7 @@ def _read_file(file: str, complaints: list[str]) -> list[Agent]:
                     record = parse(line)
                 except ValueError as error:
                     torn = not line.endswith(b"\n") and len(line) < _LONGEST
-                    why = "it is not whole: its agent was killed, or writes on" if torn else str(error)
+                    why = "incomplete: its agent was killed, or is still writing" if torn else str(error)
                     wrong.setdefault(why, []).append(lines)
                     continue
                 agent = Agent(record.agent, record.run, record.host, file)
@@ -107,17 +107,16 @@ def _read_file(file: str, complaints: list[str]) -> list[Agent]:
     except OSError as error:
         complaints.append(f"{file}: {error.strerror}")
     else:
-        complaints += [] if lines else [f"{file}: it is empty"]
+        complaints += [] if lines else [f"{file}: empty"]
     for why, numbers in wrong.items():
-        complaints.append(f"{file}: {_lines(numbers)} left out: {why}")
+        complaints.append(f"{file}: skipped {_lines(numbers)}: {why}")
     for agent in agents.values():
         agent.records.sort(key=lambda each: each.mono)
     return list(agents.values())
 
 
 def _lines(numbers: list[int]) -> str:
-    several = len(numbers) > 1
-    return f"line{'s' if several else ''} {some(numbers, _LINES_NAMED)} {'are' if several else 'is'}"
+    return f"line{'s' if len(numbers) > 1 else ''} {some(numbers, _LINES_NAMED)}"
 
 
 _FILES_NAMED = 5
@@ -191,19 +190,19 @@ def newest_launch(agents: Sequence[Agent], run: str | None) -> tuple[JobTimeline
     if run is None:
         run = max(agents, key=lambda each: max(record.wall for record in each.records)).run
     complaints = [
-        f"{each.file}: it is of run {each.run!r}, not of {run!r}: left out (--run={each.run} shows it)"
+        f"{each.file}: it belongs to run {each.run!r}, not {run!r} (show it with --run={each.run})"
         for each in agents
         if each.run != run
     ]
     own = [each for each in agents if each.run == run]
     if not own:
         names = ", ".join(sorted({repr(each.run) for each in agents}))
-        raise UsageError(f"no file has a run {run!r}", remedy=f"There is {names}.")
+        raise UsageError(f"no file belongs to run {run!r}", remedy=f"Runs found: {names}.")
     launches = _launches(own)
     earlier = [each.file for launch in launches[:-1] for each in launch]
     if earlier:
         named = some(earlier, _FILES_NAMED)
-        complaints.append(f"{named}: left out, of an earlier launch of run {run!r}: name these files alone to see it")
+        complaints.append(f"{named}: skipped: an earlier launch of run {run!r} (to see it, name only these files)")
     return JobTimeline(launches[-1]), complaints
 
 

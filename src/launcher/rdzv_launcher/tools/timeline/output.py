@@ -14,12 +14,12 @@ from typing import Any
 from msgspec import to_builtins
 
 from rdzv_launcher.run.timeline import PHASES
-from rdzv_launcher.tools.timeline.interruptions import CancelToken
+from rdzv_launcher.tools.timeline.interruptions import Interruption
 from rdzv_launcher.tools.timeline.job import JobTimeline, TimelineEvent
 from rdzv_plugins.plain_text import many, printable_data
 
 
-def as_data(job: JobTimeline, found: list[CancelToken], complaints: list[str]) -> dict[str, Any]:
+def as_data(job: JobTimeline, found: list[Interruption], complaints: list[str]) -> dict[str, Any]:
     """The data of a timeline. Times are in seconds since the epoch, by the clock of ``clock``; lengths in seconds."""
     data = {
         "run": job.run,
@@ -74,7 +74,7 @@ def _clock(job: JobTimeline, clock: str) -> dict[str, Any]:
     }
 
 
-def _interruption_data(job: JobTimeline, each: CancelToken) -> dict[str, Any]:
+def _interruption_data(job: JobTimeline, each: Interruption) -> dict[str, Any]:
     data: dict[str, Any] = to_builtins(each)
     for part in (data, *data["phases"]):
         part["begin"] += job.epoch
@@ -116,19 +116,19 @@ def _clocks(data: Mapping[str, Any]) -> Iterator[str]:
             continue
         seen.add(clock["id"])
         if clock["uncertainty"] is None:
-            yield f"clock of {agent['host']}: taken as it is, and may be wrong: {clock['why']}"
+            yield f"clock of {agent['host']}: not corrected, may be wrong: {clock['why']}"
         elif agent["host"] != data["clock"] or abs(clock["ahead"]) >= _SAME_S:
             side = "ahead of" if clock["ahead"] >= 0 else "behind"
             yield (
                 f"clock of {agent['host']}: {abs(clock['ahead']):.4f} s {side} that of {data['clock']}, to within "
-                f"{clock['uncertainty'] * 1000:.2f} ms, by {many(clock['exchanges'], 'exchange')}"
+                f"{clock['uncertainty'] * 1000:.2f} ms, from {many(clock['exchanges'], 'exchange')}"
             )
 
 
 def _missing(data: Mapping[str, Any]) -> Iterator[str]:
     for each in data["rounds"]:
         if each["files"] < each["nodes"]:
-            yield f"round {each['round']}: there are files of {each['files']} of its {each['nodes']} nodes alone"
+            yield f"round {each['round']}: files from only {each['files']} of its {each['nodes']} nodes"
 
 
 def _interruption_lines(each: Mapping[str, Any]) -> Iterator[str]:
@@ -154,7 +154,7 @@ _JOB = 1
 """The track of the job; those of agents come after it."""
 
 
-def as_trace(job: JobTimeline, found: list[CancelToken]) -> dict[str, Any]:
+def as_trace(job: JobTimeline, found: list[Interruption]) -> dict[str, Any]:
     """The whole trace: the job's rounds and interruptions on their own track, then those of each agent."""
     events: list[dict[str, Any]] = [*_name(_JOB, f"run {job.run}", 0), *_job(job, found)]
     for pid, (name, agent) in enumerate(job.agents.items(), start=_JOB + 1):
@@ -192,7 +192,7 @@ def _us(job: JobTimeline, at: float) -> float:
     return round((at - job.begin) * 1e6, 3)
 
 
-def _job(job: JobTimeline, found: list[CancelToken]) -> Iterator[dict[str, Any]]:
+def _job(job: JobTimeline, found: list[Interruption]) -> Iterator[dict[str, Any]]:
     for each in found:
         yield _span(job, each.kind, "interruption", each.begin, each.seconds, _JOB, cause=each.cause)
         for part in each.phases:

@@ -36,12 +36,12 @@ def configure(commands: Any) -> None:
         parser,
         endpoint_required=True,
         timeout=10.0,
-        endpoint_help="the endpoint of a job, one or several, or of an rdzv serve, which shows all of its jobs",
+        endpoint_help="the job's endpoint or endpoints, or that of an rdzv serve to show all of its jobs",
     )
     parser.add_argument(
-        "--once", action="store_true", help="print it as text, and exit with 0 if all is well, else with 1"
+        "--once", action="store_true", help="print once as text; exit with 0 if all is well, otherwise 1"
     )
-    parser.add_argument("--json", action="store_true", help="print it as JSON, and exit in the same way")
+    parser.add_argument("--json", action="store_true", help="print once as JSON; exit code as for --once")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
             data = watch.look_once()
         except TimeoutError as error:
             raise EndpointUnreachable(
-                f"{request.endpoint}: {error}", remedy="--timeout=SECONDS waits longer."
+                f"{request.endpoint}: {error}", remedy="Wait longer with --timeout=SECONDS."
             ) from error
     print(json.dumps(data, indent=2) if args.json else as_text(printable_data(data)), flush=True)
     return 0 if all(map(is_well, data["jobs"])) and not data["left_out"] else 1
@@ -78,13 +78,13 @@ def run(args: argparse.Namespace) -> int:
 def _check_screen() -> None:
     """Raises ``UsageError`` without a terminal, ``MissingDependency`` without Textual."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("rdzv top needs a terminal", remedy="`rdzv top --once` prints the same into a pipe or a file.")
+        raise UsageError("rdzv top needs a terminal", remedy="For a pipe or a file, use `rdzv top --once`.")
     try:
         import textual  # noqa: F401
     except ImportError as error:
         raise MissingDependency(
-            f"the screen of rdzv top is made by Textual, which cannot be imported: {error}",
-            remedy="pip install 'rdzv-plugins[top]'. `rdzv top --once` prints the same without it.",
+            f"rdzv top needs Textual, which could not be imported: {error}",
+            remedy="Install it (pip install 'rdzv-plugins[top]'), or use `rdzv top --once`.",
         ) from error
 
 
@@ -115,7 +115,7 @@ def headline(job: Mapping[str, Any], where: str) -> list[str]:
     """What goes on in a job, in a few lines."""
     found, nodes = job["round"], job["nodes"]
     if found is None:
-        return [f"run {job['run']!r} at {where}: {job['problem'] or 'nothing is known yet'}"]
+        return [f"run {job['run']!r} at {where}: {job['problem'] or 'no data yet'}"]
     in_round = [
         {"workers": len(each["workers"]) if each["stage"] else None} for each in nodes if each["rank"] is not None
     ]
@@ -135,7 +135,7 @@ def waits(job: Mapping[str, Any]) -> list[str]:
     """Who waits for which key and since when, or why that is not known; empty if nobody waits."""
     if job["waits"]:
         return ["waiting, longest first:", *job["waits"]]
-    return [f"who waits is not known: {job['waits_problem']}"] if job["waits_problem"] else []
+    return [f"waits unknown: {job['waits_problem']}"] if job["waits_problem"] else []
 
 
 def events(job: Mapping[str, Any], newest: int) -> list[str]:

@@ -31,7 +31,7 @@ from rdzv_plugins.runtime import OwnThread
 
 _WITHIN_S = 15.0
 _LONGEST = 4000
-_FILES = "`rdzv logs DIR` on its machine finds the files of a rank."
+_FILES = "To find the files of a rank, run `rdzv logs DIR` on its machine."
 
 
 def stacks_text(request: Request, node: Mapping[str, Any]) -> str:
@@ -55,7 +55,7 @@ def log_text(request: Request, node: Mapping[str, Any], rank: int) -> str:
     try:
         return "\n".join(log_lines(checked(answer.answer, LogAnswer)))
     except ValueError:
-        return f"{answer.host} (pid {answer.pid}) has answered with something that cannot be read"
+        return f"{answer.host} (pid {answer.pid}) sent an unreadable answer"
 
 
 def _ask(
@@ -100,7 +100,7 @@ class AskedPage(Page):
 
     def __init__(self, heading: str, ask: Callable[[], str]) -> None:
         """``ask`` is called on a separate thread."""
-        super().__init__(heading, "asking ...")
+        super().__init__(heading, "waiting for an answer ...")
         self._ask = ask
         self._wanted = 0
         self._asking = False
@@ -157,7 +157,7 @@ class LogPage(AskedPage):
         """Show the next worker of the node, or the previous one."""
         self._shown = (self._shown + step) % len(self._workers)
         self.query_one("#heading", Static).update(Text(self._title_now()))
-        self.query_one("#text", Static).update("asking ...")
+        self.query_one("#text", Static).update("waiting for an answer ...")
         self.action_again()
 
     def _title_now(self) -> str:
@@ -258,7 +258,7 @@ class Screen(App[None]):
     def _show_job(self) -> None:
         job, base = self.job, self.screen_stack[0]
         if job is None:
-            text = self._data.get("problem") or f"no job meets at {self._request.endpoint} now"
+            text = self._data.get("problem") or f"no job found at {self._request.endpoint}"
             base.query_one("#head", Static).update(Text(text))
             return
         lines = headline(job, self._request.endpoint)
@@ -269,7 +269,7 @@ class Screen(App[None]):
         found = worker_lines(self.node) if self.node is not None else []
         if len(found) > _WORKERS_SHOWN:
             found[_WORKERS_SHOWN:] = [f"and {len(found) - _WORKERS_SHOWN} more"]
-        base.query_one("#workers", Static).update(Text("\n".join(found) or "no workers here", no_wrap=True))
+        base.query_one("#workers", Static).update(Text("\n".join(found) or "no workers", no_wrap=True))
         self._show_events(job)
 
     def _show_events(self, job: Mapping[str, Any]) -> None:
@@ -287,11 +287,11 @@ class Screen(App[None]):
 
     def action_reason(self) -> None:
         text = self.job["last_end"] if self.job is not None else ""
-        self.push_screen(Page("How the last round ended", text or "no round has ended yet, as far as it was seen"))
+        self.push_screen(Page("How the last round ended", text or "no round has ended while watching"))
 
     def action_waits(self) -> None:
         job = self.job or {"waits": [], "waits_problem": ""}
-        text = "\n".join(job["waits"]) or job["waits_problem"] or "nobody waits in the workers' store"
+        text = "\n".join(job["waits"]) or job["waits_problem"] or "no client waits in the workers' store"
         self.push_screen(Page("Who waits for which key", text))
 
     def action_stacks(self) -> None:
@@ -306,7 +306,7 @@ class Screen(App[None]):
         """Show what the workers of the selected node have printed last."""
         job, node = self.job, self.node
         if job is None or node is None or not node["workers"]:
-            self.push_screen(Page("Last lines of a worker", "no workers here"))
+            self.push_screen(Page("Last lines of a worker", "no workers on this node"))
             return
         request = self._request_of(job)
         self.push_screen(LogPage(node["host"], node["workers"], lambda rank: log_text(request, node, rank)))

@@ -35,7 +35,7 @@ from rdzv_plugins.rounds.ends import parse_failure, parse_outcome
 from rdzv_plugins.runtime import OwnThread
 
 
-def parse_vitals(answer: Any) -> NodeStats:
+def parse_node_stats(answer: Any) -> NodeStats:
     """Read a node's answer. Raises ``ValueError`` for anything else."""
     said = checked(answer, NodeStats)
     workers = tuple(replace(each, state=printable(each.state, 1)) for each in said.workers)
@@ -105,7 +105,7 @@ def _state(status: RunStatus, place: Assignment | None, member: Member | None) -
     return "works" if status.state == "complete" and status.number == place.round else "joins"
 
 
-def happening(event: Event, before: KeyValue | None) -> str:
+def event_text(event: Event, before: KeyValue | None) -> str:
     """The sentence; empty for a change that is of no interest, or cannot be read."""
     try:
         return printable(_sentence(event.key, event.value, None if before is None else before.value))
@@ -126,15 +126,15 @@ def _sentence(key: str, value: bytes | None, before: bytes | None) -> str:
     if key.startswith(keys.MEMBERS):
         if value is None:
             gone = keys.decode(keys.Member, before or b"")
-            return f"{gone.name} has left: {gone.reason or gone.leaving}" if gone.leaving else f"{gone.name} is gone"
+            return f"{gone.name} left: {gone.reason or gone.leaving}" if gone.leaving else f"{gone.name} is gone"
         member = keys.decode(keys.Member, value)
         if before is None:
-            return f"{member.name} has come"
+            return f"{member.name} joined the job"
         if member.leaving and not keys.decode(keys.Member, before).leaving:
-            return f"{member.name} leaves: {member.reason}"
+            return f"{member.name} is leaving: {member.reason}"
         return ""
     if value is None:
-        return "nobody leads" if key == keys.LEADER else ""
+        return "no leader" if key == keys.LEADER else ""
     if key == keys.ROUND:
         found = keys.decode(keys.Round, value)
         said = found.reason or many(found.world, "node")
@@ -143,11 +143,11 @@ def _sentence(key: str, value: bytes | None, before: bytes | None) -> str:
         return keys.decode(keys.NodeNotice, value).text
     if key == keys.END:
         end = parse_outcome(value)
-        return f"the job has ended: {end.reason or end.end}"
+        return f"the job ended: {end.reason or end.end}"
     if key.startswith(keys.FAILURES):
         return describe(parse_failure(value))
     if key.startswith(keys.RESTARTS):
-        return f"round {key.removeprefix(keys.RESTARTS)}: the workers are restarted: {value.decode(errors='replace')}"
+        return f"round {key.removeprefix(keys.RESTARTS)}: restarting workers: {value.decode(errors='replace')}"
     return ""
 
 
@@ -157,7 +157,7 @@ _AGAIN_S = 1.0
 _SILENT_S = 5.0
 """A service that has said nothing for this long has a problem: it gives a sign of life every few seconds."""
 _TWICE_S = 0.5
-_NOBODY = "no node of the job is there"
+_NOBODY = "the job has no nodes"
 _EVENTS = 500
 
 
@@ -219,7 +219,7 @@ class JobWatch:
         try:
             read = None if observer is None else self._read(observer)
         except ValueError as error:
-            read, unreadable = None, f"its keys cannot be read: {error}"
+            read, unreadable = None, f"unreadable keys: {error}"
         with self._lock:
             problem, since = self._problem or unreadable, self._problem_since if self._problem else now
             if read is not None and observer is not None and not problem:
@@ -229,7 +229,7 @@ class JobWatch:
             events = [{"at": at, "text": text} for at, text in self._events]
             told = {"events": events, "events_ever": self._events_ever}
         if problem:
-            problem = f"out of sight for {now - since:.0f} s: {problem}"
+            problem = f"no contact for {now - since:.0f} s: {problem}"
         return {"run": self.run, "problem": problem} | self._last | told
 
     def _run(self) -> None:
@@ -267,7 +267,7 @@ class JobWatch:
             return first
         again = self._meeting.services()
         if isinstance(again, StoreAt):
-            raise EndpointUnreachable(f"at {again.endpoint} is another service now")
+            raise EndpointUnreachable(f"{again.endpoint} now has another service")
         return again[0]
 
     def _let_go(self) -> None:
@@ -287,7 +287,7 @@ class JobWatch:
         self._wake.set()
 
     def _happened(self, event: Event, before: KeyValue | None) -> None:
-        text = happening(event, before)
+        text = event_text(event, before)
         with self._lock:
             if text:
                 self._events.append((time.time(), text))
@@ -311,7 +311,7 @@ class JobWatch:
                     self._heard[who] = time.monotonic()
                 if not each.problem:
                     try:
-                        vitals = parse_vitals(each.answer)
+                        vitals = parse_node_stats(each.answer)
                     except ValueError as error:
                         self._answers[who] = RpcResponse(each.node_rank, each.host, each.pid, problem=str(error))
                         continue
@@ -370,7 +370,7 @@ def waits_of(store: dict[str, Any] | None) -> list[str]:
     return [line.strip() for line in lines if line.startswith("    ")]
 
 
-OTHERWISE = "`rdzv status` shows what is known of them from outside."
+OTHERWISE = "Use `rdzv status`, which needs no answers from nodes."
 _MOST_JOBS, _AT_ONCE = 64, 16
 """How many jobs are watched at a time: each is a session with some watches."""
 _EVERY_S = 2.0
@@ -394,7 +394,7 @@ class EndpointWatch:
         if isinstance(found, StoreAt):
             names = self._named(found.runs(timeout))
             if not names and request.is_named:
-                said = f"run {request.run_id!r} is not at {found.endpoint}"
+                said = f"no run {request.run_id!r} at {found.endpoint}"
                 raise EndpointUnreachable(said, remedy="Check --rdzv-id.")
             self._take(found, names)
             self._thread = OwnThread(self._run, "rdzv-top-jobs", (found,), on_error=self._failed)
@@ -413,8 +413,8 @@ class EndpointWatch:
         """The same as ``data``, after asking each job. Raises ``RdzvError`` or ``TimeoutError`` if there is no job."""
         if not self._jobs:
             raise EndpointUnreachable(
-                f"no job meets at {self._request.endpoint}",
-                remedy="It is --rdzv-endpoint of the job that is asked for, not MASTER_ADDR.",
+                f"no job found at {self._request.endpoint}",
+                remedy="Pass the job's --rdzv-endpoint, not its MASTER_ADDR.",
             )
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             found = [*threads.map(partial(self._once, alone=len(self._jobs) == 1), self._jobs.values())]

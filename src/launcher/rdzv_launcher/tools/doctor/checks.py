@@ -27,7 +27,7 @@ def judged(name: str, fine: str, problem: str | bool, remedy: str) -> Finding:
 Check: TypeAlias = Callable[[], Iterable[Finding]]
 
 
-def findings_of(name: str, check: Check) -> Iterator[Finding]:
+def run_check(name: str, check: Check) -> Iterator[Finding]:
     """What ``check`` finds. An error in the check is a finding, too, and does not prevent other checks.
 
     So is anything logged as a warning meanwhile.
@@ -41,7 +41,7 @@ def findings_of(name: str, check: Check) -> Iterator[Finding]:
         except Exception as error:
             if is_signal(error):
                 raise
-            why = f"it cannot be looked at here: {type(error).__name__}: {error}"
+            why = f"this check failed: {type(error).__name__}: {error}"
             found.append(Finding(name, why, "skipped"))
     yield from (Finding(name, text, "warning") for text in warned)
     yield from found
