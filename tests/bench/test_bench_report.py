@@ -15,7 +15,7 @@ import pytest
 
 from rdzv_launcher.bench.page import charts, family, write_charts
 from rdzv_launcher.bench.points import Point, compare
-from rdzv_launcher.bench.results import Output, Result, manifest, read_result
+from rdzv_launcher.bench.results import BenchOutput, Result, manifest, read_result
 from rdzv_launcher.tools import cli as tools
 from rdzv_plugins.errors import MissingDependency, UsageError
 
@@ -171,5 +171,5 @@ def test_without_what_draws(module, directory, tmp_path, monkeypatch, capsys) ->
     assert module in said
     assert "pip install 'rdzv-plugins[bench]'" in said
     with pytest.raises(MissingDependency):  # before anything is measured
-        Output(Namespace(what="rendezvous", json=True, out=str(tmp_path / "out")))
+        BenchOutput(Namespace(what="rendezvous", json=True, out=str(tmp_path / "out")))
     assert not (tmp_path / "out").exists()

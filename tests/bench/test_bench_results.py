@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kits.bench.bench_kit import point, theirs
 
 from rdzv_launcher.bench.points import Point, compare
-from rdzv_launcher.bench.results import Output, manifest, number, read_result, read_results, share, table
+from rdzv_launcher.bench.results import BenchOutput, manifest, number, read_result, read_results, share, table
 from rdzv_plugins.errors import UsageError
 
 TEXTS = st.text(max_size=8)
@@ -68,10 +68,10 @@ def test_manifest_has_what_a_figure_depends_on_and_no_secret_of_a_backend(monkey
     assert about["options"]["backends"] == {"redis": {"password": "***", "ttl": "3"}}
 
 
-def output(out: Path | None, **more: object) -> Output:
+def output(out: Path | None, **more: object) -> BenchOutput:
     """Of a benchmark whose options nobody has given."""
     args = {"what": "store", "json": False, "out": None if out is None else str(out), "repeats": 5} | more
-    return Output(Namespace(**args))
+    return BenchOutput(Namespace(**args))
 
 
 @given(st.lists(POINTS, max_size=4), st.dictionaries(TEXTS, NUMBERS, min_size=1), st.booleans())

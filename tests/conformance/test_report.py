@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kits.conformance.toy_kit import environment, run
 
-from rdzv_plugins.testing.report import Results, as_data, as_lines
+from rdzv_plugins.testing.report import SuiteResults, as_data, as_lines
 
 TESTS = '''
 import threading
@@ -158,7 +158,7 @@ def test_file_that_cannot_be_written_is_said_before_any_test_runs_or_after_the_t
 
 
 def test_tests_of_one_name_are_told_apart_by_class_or_file_and_themes_come_in_their_order() -> None:
-    results = Results()
+    results = SuiteResults()
     for theme, where in (
         ("of a stranger", "it.py::TestIt"),
         ("scale", "one.py::TestIt"),

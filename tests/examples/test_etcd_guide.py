@@ -13,7 +13,7 @@ from kits.etcd import etcd_kit
 from kits.etcd.etcd_processes import NEEDED_MIB, require_programs
 from kits.eventually import eventually
 from kits.examples.guides import block, here, run, start
-from kits.launcher.harness import Agent, Cluster, free_port
+from kits.launcher.harness import AgentProcess, Cluster, free_port
 
 from rdzv_plugins.testing.builtin import data_directory
 
@@ -50,7 +50,7 @@ def three_members(jobs: Cluster, certificate: str = "", tls: str = "") -> Iterat
             own = loopback.here(loopback.member(number, here(certificate, {"IP:%s": "IP:%s,IP:127.0.0.1"})))
             run(own, jobs.directory)
         script = here(script, {"http://": "https://"}).rstrip() + " \\\n" + tls
-    members: list[Agent] = []
+    members: list[AgentProcess] = []
     try:
         for number in (1, 2, 3):
             own = loopback.here(loopback.member(number, script), f"n{number}")

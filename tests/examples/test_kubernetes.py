@@ -28,7 +28,7 @@ from kits.etcd import etcd_kit
 from kits.etcd.etcd_processes import NEEDED_MIB, require_programs
 from kits.eventually import eventually
 from kits.examples.guides import block
-from kits.launcher.harness import Agent, Cluster, error_of, free_port
+from kits.launcher.harness import AgentProcess, Cluster, error_of, free_port
 from kits.launcher.quick_digits import DIGITS, quick_digits
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
@@ -299,7 +299,7 @@ def here(jobs: Cluster, endpoint: str, script: Path) -> dict[str, str]:
     }
 
 
-def start(jobs: Cluster, pod: Pod, *more: str) -> Agent:
+def start(jobs: Cluster, pod: Pod, *more: str) -> AgentProcess:
     return jobs.start([*pod.command, *more], **pod.env)
 
 

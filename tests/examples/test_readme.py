@@ -18,7 +18,7 @@ from kits.eventually import eventually
 from kits.examples.distributions import ROOT, CleanEnvironment
 from kits.examples.guides import start
 from kits.examples.tutorial_kit import Block, read_page
-from kits.launcher.harness import Agent, Cluster, free_port
+from kits.launcher.harness import AgentProcess, Cluster, free_port
 from kits.launcher.quick_digits import quick_digits
 
 from rdzv_plugins.testing.launched import outputs
@@ -84,7 +84,7 @@ class Reader:
 
     def type(self, lines: list[str]) -> None:
         """All of a block."""
-        left, servers = list(lines), list[Agent]()
+        left, servers = list(lines), list[AgentProcess]()
         quick_digits(self.folder / "examples")
         while left:
             size = _nodes_of(left[0])
@@ -104,10 +104,10 @@ class Reader:
             server.process.send_signal(signal.SIGTERM)
             server.wait()
 
-    def _start(self, command: str) -> Agent:
+    def _start(self, command: str) -> AgentProcess:
         return start(self._jobs, self._here(command), PATH=self._jobs.env["PATH"])
 
-    def _start_and_ask(self, job: list[str], command: str) -> list[Agent]:
+    def _start_and_ask(self, job: list[str], command: str) -> list[AgentProcess]:
         """The nodes of a job, which goes on until the command has been answered."""
         asked = self.folder / "asked"
         with (self.folder / "examples/train_digits.py").open("a") as script:
@@ -118,7 +118,7 @@ class Reader:
         asked.touch()
         return nodes
 
-    def _wait(self, job: list[str], nodes: list[Agent]) -> None:
+    def _wait(self, job: list[str], nodes: list[AgentProcess]) -> None:
         codes = [node.wait(300) for node in nodes]
         self.shown += outputs(nodes)
         assert codes == [0] * len(nodes), f"{job}\n{self.shown}"

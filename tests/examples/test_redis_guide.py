@@ -14,7 +14,7 @@ from kits import ROOT
 from kits.distribution import leave
 from kits.eventually import eventually
 from kits.examples.guides import block, here, run, start
-from kits.launcher.harness import Agent, Cluster, free_port
+from kits.launcher.harness import AgentProcess, Cluster, free_port
 from kits.launcher.quick_digits import quick_digits
 
 from rdzv_plugins.testing import ServerProcess
@@ -62,7 +62,7 @@ def one_node(jobs: Cluster, command: str, **env: str) -> None:
     assert "WORLD_SIZE=1" in node.text
 
 
-def finished(nodes: list[Agent]) -> None:
+def finished(nodes: list[AgentProcess]) -> None:
     assert [node.wait() for node in nodes] == [0] * len(nodes), "\n".join(node.text for node in nodes)
 
 

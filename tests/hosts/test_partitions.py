@@ -6,7 +6,7 @@ import pytest
 from kits.hosts.fleet import PORT, SOON, TTL, Fleet, said
 from kits.hosts.hosts import Host
 from kits.launcher.elastic_kit import in_one_round, restarts, worlds
-from kits.launcher.harness import Agent
+from kits.launcher.harness import AgentProcess
 
 from rdzv_plugins.testing.launched import outputs
 
@@ -16,7 +16,7 @@ STORE = 29600
 def test_node_is_cut_off_and_comes_back(fleet: Fleet) -> None:
     alpha, beta, gamma = fleet.lan.add("alpha", "beta", "gamma")
 
-    def node(host: Host) -> Agent:
+    def node(host: Host) -> AgentProcess:
         return fleet.node(host, f"{alpha.address}:{PORT}", "2:3", script="trains.py", rank=host.number - 1, ttl=TTL)
 
     first, second, third = agents = [node(host) for host in (alpha, beta, gamma)]

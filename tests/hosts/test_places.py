@@ -11,7 +11,7 @@ import pytest
 from kits.hosts.fleet import PORT, SOON, TTL, Fleet
 from kits.hosts.hosts import Host
 from kits.launcher.elastic_kit import in_one_round, restarts
-from kits.launcher.harness import Agent
+from kits.launcher.harness import AgentProcess
 from kits.wire.tls_kit import Issued
 
 from rdzv_plugins.errors import AccessRefused
@@ -21,7 +21,7 @@ OUTAGE = 120
 TOKEN = "0123456789abcdef-of-places"
 
 
-def node(fleet: Fleet, places: list[Host], nnodes: str, host: Host, ttl: float = TTL, **how: Any) -> Agent:
+def node(fleet: Fleet, places: list[Host], nnodes: str, host: Host, ttl: float = TTL, **how: Any) -> AgentProcess:
     """An agent on ``host`` of a job that meets at ``places``."""
     conf = f"last_call_timeout=60{how.pop('conf', '')}"
     return fleet.node(host, places, nnodes, ttl=ttl, outage=OUTAGE, conf=conf, **how)
@@ -47,7 +47,7 @@ def test_under_tls_with_a_token_the_next_place_serves(fleet: Fleet, tmp_path: Pa
     hosts = fleet.lan.add("alpha", "beta", "gamma")
     own = {host: Issued(tmp_path / host.name, hosts=(host.address,)) for host in hosts}  # no other host's place
 
-    def tiered(host: Host, rank: int, conf: str, **env: str) -> Agent:
+    def tiered(host: Host, rank: int, conf: str, **env: str) -> AgentProcess:
         flags = ["--rdzv-backend=tiered"]
         return node(fleet, hosts, "2:3", host, 60, rank=rank, conf=f",{conf}", flags=flags, **env)
 

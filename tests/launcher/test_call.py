@@ -27,7 +27,7 @@ from rdzv_launcher import (
     elastic_launch,
 )
 from rdzv_plugins.errors import UsageError
-from rdzv_plugins.testing.launched import Agent, cold, outputs
+from rdzv_plugins.testing.launched import AgentProcess, cold, outputs
 
 FORKSERVER = pytest.param("forkserver", marks=pytest.mark.thorough)
 
@@ -198,7 +198,7 @@ def test_logs_as_torchs_configuration_has_them(tmp_path: Path, capfd: pytest.Cap
     assert files["attempt_0", "0", "stderr.log"].read_text() == "rank 0 says stderr\n"
 
 
-def start(cluster: Cluster, *arguments: object, **env: str) -> Agent:
+def start(cluster: Cluster, *arguments: object, **env: str) -> AgentProcess:
     """An interpreter that finds the functions."""
     output = cluster.next_output()
     variables = cluster.env | {"PYTHONPATH": str(TESTS)} | env
@@ -208,7 +208,7 @@ def start(cluster: Cluster, *arguments: object, **env: str) -> Agent:
 CALLS = KITS / "launcher" / "calls.py"
 
 
-def said(agent: Agent) -> dict[str, Any]:
+def said(agent: AgentProcess) -> dict[str, Any]:
     """All that a caller has said."""
     assert agent.wait() == 0, agent.text
     found: dict[str, Any] = {}
@@ -225,7 +225,7 @@ def test_two_nodes_with_gloo(cluster: Cluster) -> None:
     assert [said(agent) for agent in agents] == [{"results": {"0": 1.5}}, {"results": {"1": 1.5}}], outputs(agents)
 
 
-def waiting(cluster: Cluster, place: Path, method: str) -> Agent:
+def waiting(cluster: Cluster, place: Path, method: str) -> AgentProcess:
     """A caller whose workers wait, with a process of their own each."""
     agent = start(cluster, CALLS, "ours", 0, 1, 2, "", "waits", place, METHOD=method)
     eventually(lambda: {"0", "1"} <= {path.name for path in place.iterdir()}, lambda: agent.text)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch.distributed.run as torch_run
 from kits.launcher.elastic_kit import Job, Meeting, in_one_round
-from kits.launcher.harness import BIN, Agent, Cluster, error_of
+from kits.launcher.harness import BIN, AgentProcess, Cluster, error_of
 
 from rdzv_launcher.run.cli import main
 from rdzv_launcher.run.parser import parse_arguments
@@ -179,7 +179,7 @@ def test_main_gives_back_what_it_has_changed(tmp_path: Path) -> None:
     assert (code, "codes [0, 3] unchanged True" in text) == (0, True), text
 
 
-def in_namespaces(cluster: Cluster, prepared: str, *arguments: str) -> Agent:
+def in_namespaces(cluster: Cluster, prepared: str, *arguments: str) -> AgentProcess:
     """A launch by root in a network and a mount namespace of its own, after the shell commands ``prepared``."""
     namespaces = ["/usr/bin/unshare", "--net", "--mount"]
     if os.getuid() or subprocess.run([*namespaces, "ip", "link", "set", "lo", "up"], capture_output=True).returncode:

@@ -21,7 +21,7 @@ from rdzv_launcher.tools.doctor import machine, network
 from rdzv_launcher.tools.doctor.checks import Finding, line, run_check
 from rdzv_plugins.kvstore.native.server import StoreServer
 from rdzv_plugins.system import cgroups
-from rdzv_plugins.system.cgroups import Group
+from rdzv_plugins.system.cgroups import Cgroup
 from rdzv_plugins.system.processes import read_stat
 from rdzv_plugins.testing.harness import free_port
 
@@ -71,7 +71,7 @@ def test_limits_of_a_control_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     (tmp_path / "cpu.max").write_text("50000 100000\n")
     (tmp_path / "pids.max").write_text("100\n")
     for module in (machine, cgroups):
-        monkeypatch.setattr(module, "directories_of", lambda controller: [Group(2, step, "/job/step")])
+        monkeypatch.setattr(module, "directories_of", lambda controller: [Cgroup(2, step, "/job/step")])
     found = [each for look in (machine.memory, machine.processors, machine.processes) for each in look()]
     assert {each.verdict for each in found} == {"warning"}
     for each, named in zip(found, (("4000 MiB", "3700"), ("0.5",), ("100",)), strict=True):

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 from kits.eventually import eventually
-from kits.launcher.harness import Agent, Cluster, error_of, plug_in, server
+from kits.launcher.harness import AgentProcess, Cluster, error_of, plug_in, server
 
 from rdzv_plugins import errors
 from rdzv_plugins.testing.launched import outputs
@@ -34,20 +34,20 @@ def rdzv_preflight(request):
 CODES = (0, 2, 3, 66, 68, 69, 70, 71, 75, 76, 77, 78, 80, 81, 82, 83, 137, 143)
 
 
-def started(cluster: Cluster, code: int) -> Agent:
+def started(cluster: Cluster, code: int) -> AgentProcess:
     """A launch that ends with this code."""
 
-    def alone(*options: object, plan: str = "-", **env: str) -> Agent:
+    def alone(*options: object, plan: str = "-", **env: str) -> AgentProcess:
         return cluster.start(["rdzv-run", *options, cluster.script("fails.py"), cluster.directory, 1, plan], **env)
 
-    def node(rank: int, *options: object, nnodes: int = 2, timeout: int = 60) -> Agent:
+    def node(rank: int, *options: object, nnodes: int = 2, timeout: int = 60) -> AgentProcess:
         where = [f"--nnodes={nnodes}", f"--node-rank={rank}", f"--rdzv-endpoint={cluster.endpoint}"]
         return alone(*where, f"--rdzv-conf=timeout={timeout}", *options)
 
-    def hooked(*options: object) -> Agent:
+    def hooked(*options: object) -> AgentProcess:
         return alone(*options, PYTHONPATH=plug_in(cluster.directory, "rdzv_test_codes", HOOKS), TEST_CODE=str(code))
 
-    def stopped(*options: object) -> Agent:
+    def stopped(*options: object) -> AgentProcess:
         agent = cluster.start(["rdzv-run", *options, cluster.script("waits.py"), cluster.directory / "stop", "-1"])
         agent.wait_for("rank 0 begins")
         os.kill(agent.pid, signal.SIGTERM)
@@ -104,7 +104,7 @@ def test_the_code_of_every_class_is_tried() -> None:
     assert {each.exit_code for each in classes if issubclass(each, errors.RdzvError)} <= {*CODES}
 
 
-def last_lines(agent: Agent) -> str:
+def last_lines(agent: AgentProcess) -> str:
     """The summary: from ``the job failed`` to the end of the output."""
     return agent.text.rpartition("rdzv-run: the job failed.")[2]
 

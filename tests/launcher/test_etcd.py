@@ -12,7 +12,7 @@ import pytest
 from kits.etcd import etcd_kit
 from kits.etcd.etcd_kit import Tls, Users
 from kits.launcher.elastic_kit import EtcdMeeting, Job, in_one_round
-from kits.launcher.harness import Agent, error_of
+from kits.launcher.harness import AgentProcess, error_of
 
 from rdzv_plugins.errors import AccessRefused, EndpointUnreachable
 from rdzv_plugins.testing.launched import outputs
@@ -25,7 +25,7 @@ def backend() -> str:
     return "etcd"
 
 
-def environment(agent: Agent) -> dict[str, str]:
+def environment(agent: AgentProcess) -> dict[str, str]:
     """Of its worker."""
     assert agent.wait() == 0, agent.text
     (report,) = agent.reports()
@@ -58,7 +58,7 @@ def test_tls_and_logins(tmp_path: Path) -> None:
 
     with etcd_kit.etcd(tmp_path, tls=tls, users=users) as etcd, closing(EtcdMeeting(tmp_path, etcd)) as meeting:
 
-        def node(rank: int, settings: dict[str, object], **env: str) -> Agent:
+        def node(rank: int, settings: dict[str, object], **env: str) -> AgentProcess:
             conf = ",".join(f"{name}={value}" for name, value in settings.items() if value)
             return Job(meeting, 2, script="says.py", conf=conf).node(rank, **env)
 

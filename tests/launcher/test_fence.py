@@ -8,14 +8,14 @@ import signal
 import pytest
 from kits.eventually import eventually
 from kits.launcher.elastic_kit import Job, Meeting, in_one_round
-from kits.launcher.harness import Agent, Cluster, comm_of, parent_of
+from kits.launcher.harness import AgentProcess, Cluster, comm_of, parent_of
 from kits.supervisor.supervisor_kit import alive, state
 
 from rdzv_plugins.testing.launched import outputs
 from rdzv_plugins.worker import round_holds, wait_until_round_holds
 
 
-def supervisor_of(agent: Agent) -> int:
+def supervisor_of(agent: AgentProcess) -> int:
 
     def found() -> int | None:
         pids = [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]

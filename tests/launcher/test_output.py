@@ -16,12 +16,12 @@ from typing import IO
 import pytest
 from kits import ROOT
 from kits.eventually import eventually
-from kits.launcher.harness import BIN, WORKERS, Agent, Cluster
+from kits.launcher.harness import BIN, WORKERS, AgentProcess, Cluster
 from kits.launcher.specs import spec_of
 
 from rdzv_launcher.run.workers.output.growing_file import all_of
 from rdzv_launcher.run.workers.output.log_files import LogFiles
-from rdzv_launcher.run.workers.output.output import Output
+from rdzv_launcher.run.workers.output.output import WorkerOutput
 from rdzv_launcher.run.workers.output.shown import LONGEST, Allowance, FilteredFile, Lines, Tail, View, show
 
 ODD = WORKERS / "says_odd_things.py"
@@ -326,7 +326,7 @@ def test_log_directory_that_is_gone_costs_the_files_and_not_the_job(
     """Between two rounds something else takes its place; at last there is no place at all."""
     logs, instead = tmp_path / "logs", tmp_path / "instead"
     spec = spec_of([f"--log-dir={logs}", "--redirects=1", "train.py"])
-    output = Output(spec, LogFiles(spec, str(instead)))
+    output = WorkerOutput(spec, LogFiles(spec, str(instead)))
     for taken in (logs, instead):
         log = Path(output.begin({0: {}}).stdout.paths[0])
         assert log.is_file()
@@ -349,7 +349,7 @@ def test_a_job_whose_nodes_come_and_go_keeps_the_output_of_its_newest_rounds(tmp
     assert kept == {f"attempt_0.round_{number}": f"of round {number}\n" for number in range(9, 19)}
 
 
-def in_shell(cluster: Cluster, command: str) -> Agent:
+def in_shell(cluster: Cluster, command: str) -> AgentProcess:
     return cluster.start(["/bin/bash", "-c", f"{BIN}/rdzv-run {command}"])
 
 

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from rdzv_launcher.console import report
 from rdzv_launcher.run import machine, names
 from rdzv_launcher.run.run_directory import RunDirectory, remove
-from rdzv_launcher.run.stacks.node import Node, NodeStacks
+from rdzv_launcher.run.stacks.node import NodeSnapshot, NodeStacks
 from rdzv_launcher.run.workers.output.log_files import INDEX, Index, LogFiles, WorkerRecord
 from rdzv_launcher.tools import cli
 from rdzv_plugins.errors import LimitTooLow
@@ -79,7 +79,7 @@ def test_the_umask_does_not_keep_the_agent_out(parent: Path) -> None:
     try:
         with RunDirectory() as ours:
             assert stat.S_IMODE(os.stat(ours.path).st_mode) == 0o700
-            stacks = NodeStacks(lambda: Node("here", 1), ours.path, on_request=True)
+            stacks = NodeStacks(lambda: NodeSnapshot("here", 1), ours.path, on_request=True)
             assert stat.S_IMODE(os.stat(stacks.own).st_mode) == 0o700
     finally:
         os.umask(before)

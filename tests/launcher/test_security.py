@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from kits.eventually import eventually
 from kits.launcher.elastic_kit import Job, Meeting, root_of
-from kits.launcher.harness import Agent, free_port
+from kits.launcher.harness import AgentProcess, free_port
 from kits.wire import wire_client as wire
 from kits.wire.other_user import NOBODY, asked
 from kits.wire.tls_kit import Issued
@@ -109,7 +109,7 @@ def test_a_service_under_tls_has_tokens_for_runs_of_their_own_and_changes_them(
     )
     serving.wait_for("serving a store at .*, TLS")
 
-    def ran(run: str, token: str, conf: str = "") -> Agent:
+    def ran(run: str, token: str, conf: str = "") -> AgentProcess:
         """A job of one node that has ended."""
         flags = f"{tls.conf},{conf}"
         agent = Job(meeting, 1, script="environ.py", run_id=run, args=("none",), conf=flags).node(RDZV_TOKEN=token)

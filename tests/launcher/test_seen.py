@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 from kits.eventually import eventually
 from kits.launcher.elastic_kit import Job, Meeting, in_one_round
-from kits.launcher.harness import Agent, Said
+from kits.launcher.harness import AgentProcess, Said
 from kits.unit.timelines import lines
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from rdzv_launcher.run.timeline import INTERRUPTING, Record, parse
+from rdzv_launcher.run.timeline import INTERRUPTING, TimelineRecord, parse
 from rdzv_plugins.clock import now
 from rdzv_plugins.testing.harness import free_port
 from rdzv_plugins.testing.launched import outputs
@@ -43,7 +43,7 @@ def get(port: int, path: str) -> tuple[int, str]:
         return 0, ""
 
 
-def wait_ready(port: int, status: int, pattern: str, *agents: Agent) -> None:
+def wait_ready(port: int, status: int, pattern: str, *agents: AgentProcess) -> None:
     """Until /readyz says that."""
 
     def is_said() -> bool:
@@ -66,7 +66,7 @@ def rounds(figures: Figures) -> dict[str, float]:
     return {cause: count for cause, count in found.items() if count}
 
 
-def wait_figures(port: int, wanted: Mapping[str, float], *agents: Agent) -> Figures:
+def wait_figures(port: int, wanted: Mapping[str, float], *agents: AgentProcess) -> Figures:
     """Until these are told; the last scrape."""
     return eventually(
         lambda: found if wanted.items() <= (found := scrape(port)).items() else None,
@@ -167,7 +167,7 @@ def check_timeline(directory: Path, rdzv: Callable[..., Said], kills: list[tuple
         assert each["seconds"] == pytest.approx(complete - min(signs), abs=1e-4)
         assert each["first_line_after"] is not None
 
-    def agents_with(test: Callable[[Record], bool]) -> set[str]:
+    def agents_with(test: Callable[[TimelineRecord], bool]) -> set[str]:
         return {each.agent for each in told if test(each)}
 
     ended = agents_with(lambda each: each.event == "ended")

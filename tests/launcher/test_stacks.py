@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from kits.eventually import eventually
-from kits.launcher.harness import Agent, Cluster, Said
+from kits.launcher.harness import AgentProcess, Cluster, Said
 
 from rdzv_plugins.errors import JobHung, Preempted
 from rdzv_plugins.testing.launched import outputs
@@ -157,7 +157,7 @@ def test_each_rank_is_named_with_its_place(ask: Ask, cluster: Cluster) -> None:
         os.kill(stopped.pid, signal.SIGCONT)
 
 
-def stored(agent: Agent) -> str:
+def stored(agent: AgentProcess) -> str:
     """The text of the file that it names."""
     return Path(agent.wait_for(r"their stacks are in (\S+\.log): ")[1]).read_text()
 

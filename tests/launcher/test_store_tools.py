@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from kits.eventually import eventually
-from kits.launcher.harness import Agent, Cluster, Said, free_port, server
+from kits.launcher.harness import AgentProcess, Cluster, Said, free_port, server
 from kits.wire.wire_client import WAIT, Raw, keyed, ping, set_, validate
 from torch.distributed import TCPStore
 
@@ -30,7 +30,9 @@ class Served:
     def __init__(self, cluster: Cluster, *options: object, endpoint: str = "127.0.0.1:0") -> None:
         self.log = cluster.directory / f"serve{len(cluster.agents)}.err"
         with self.log.open("wb") as stderr:
-            self.agent: Agent = cluster.start(["rdzv", "serve", f"--rdzv-endpoint={endpoint}", *options], stderr=stderr)
+            self.agent: AgentProcess = cluster.start(
+                ["rdzv", "serve", f"--rdzv-endpoint={endpoint}", *options], stderr=stderr
+            )
         self.pid = self.agent.pid
         line = self.agent.wait_for(r"\Aserving a store at (\S+):(\d+)(.*): pid (\d+), (\d+) threads?\n\Z")
         assert (line[1], int(line[4])) == ("127.0.0.1", self.pid)
@@ -56,7 +58,7 @@ class Served:
 def test_status_names_the_rank_that_a_hung_init_process_group_waits_for(cluster: Cluster, rdzv: Rdzv) -> None:
     served = Served(cluster)
 
-    def start(rank: int) -> Agent:
+    def start(rank: int) -> AgentProcess:
         env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(served.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
         return cluster.start(["python", cluster.script("joins.py")], **env, RANK=str(rank), WORLD_SIZE="3")
 

@@ -11,7 +11,7 @@ import re
 
 import pytest
 from kits.eventually import eventually
-from kits.launcher.harness import Agent, Cluster, error_of
+from kits.launcher.harness import AgentProcess, Cluster, error_of
 
 from rdzv_plugins.errors import RdzvError, RendezvousFailed, SettingsDiffer
 from rdzv_plugins.interfaces import Request, RunStatus
@@ -58,7 +58,9 @@ def test_two_nodes_meet_in_a_shared_file(cluster: Cluster) -> None:
     check_world([report for agent in agents for report in agent.reports()], 2, 1)
 
 
-def torchrun(cluster: Cluster, backend: str, *script: object, conf: str = "", options: tuple[str, ...] = ()) -> Agent:
+def torchrun(
+    cluster: Cluster, backend: str, *script: object, conf: str = "", options: tuple[str, ...] = ()
+) -> AgentProcess:
     command = ["torchrun", "--nnodes=2", "--max-restarts=1", f"--rdzv-backend={backend}", *options]
     command += [f"--rdzv-endpoint={cluster.endpoint}", *([f"--rdzv-conf={conf}"] if conf else [])]
     return cluster.start([*command, *script])
@@ -109,7 +111,7 @@ def test_restart_of_a_job_with_a_node_of_torchruns_says_what_is_wrong(cluster: C
     assert "plain torchrun" in ours.text.partition("rdzv-run: error: ")[2]
 
 
-def node(cluster: Cluster, backend: str, rank: int, script: str = "plain.py", *, nnodes: int = 2) -> Agent:
+def node(cluster: Cluster, backend: str, rank: int, script: str = "plain.py", *, nnodes: int = 2) -> AgentProcess:
     """One that waits for the other."""
     given, args = rank if backend == "static" else None, ["sleep"] if script == "plain.py" else []
     return cluster.run(script, *args, backend=backend, nnodes=nnodes, rank=given, conf=LONG, options=["--rdzv-id=mine"])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kits.eventually import eventually
 from kits.launcher.elastic_kit import Job, Meeting, root_of
-from kits.launcher.harness import BIN, FEW_FILES, WORKERS, Agent, Cluster, few_files, file_limit, free_port
+from kits.launcher.harness import BIN, FEW_FILES, WORKERS, AgentProcess, Cluster, few_files, file_limit, free_port
 from kits.wire import processes
 from kits.wire.unix_kit import Reached, reached, unused
 
@@ -173,7 +173,7 @@ TIERED = (
 )
 
 
-def launch(cluster: Cluster, line: str, rank: int) -> Agent:
+def launch(cluster: Cluster, line: str, rank: int) -> AgentProcess:
     shell = f"export MASTER_IP_ADDR=127.0.0.1\nexport MASTER_PORT={cluster.port}\n"
     shell += re.sub(r"^torch_npu_run\b", "exec rdzv-run", line).format(rank=rank)
     return cluster.start(["/bin/bash", "-ec", shell], PATH=f"{BIN}:{cluster.env['PATH']}", RDZV_DEBUG="1")

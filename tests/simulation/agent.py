@@ -17,7 +17,7 @@ from rdzv_launcher.run.agent import events, steps
 from rdzv_launcher.run.agent.events import Event
 from rdzv_launcher.run.agent.failures import Counts, RetryLimits
 from rdzv_launcher.run.agent.fence import Fence
-from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, Observer, Settings
+from rdzv_launcher.run.agent.loop import AgentLoop, AgentObserver, Inbox, Settings
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
 from rdzv_launcher.run.agent.state_machine import AgentStateMachine, Limits
 from rdzv_launcher.run.agent.steps import ExitOutcomes
@@ -103,7 +103,7 @@ class Quiet:
         return ""
 
 
-class Heard(Observer):
+class Heard(AgentObserver):
     """What an agent has done, in order: (time, what)."""
 
     def __init__(self, agent: Agent) -> None:
@@ -119,7 +119,7 @@ class Heard(Observer):
 
     def takes(self, step: steps.Step, group: WorkerGroup | None) -> None:
         self._agent.note("takes", step)
-        if isinstance(step, steps.Start):
+        if isinstance(step, steps.StartWorkers):
             self._agent.on_start(step.generation)
 
     def started(self, group: WorkerGroup) -> None:

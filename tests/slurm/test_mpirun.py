@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from kits.launcher.harness import BIN, Agent
+from kits.launcher.harness import BIN, AgentProcess
 from kits.needed import programs_needed
 from kits.slurm.slurm_jobs import User
 from kits.slurm.slurm_kit import NODES
@@ -42,7 +42,7 @@ def agent(user: User, version: str) -> list[str]:
     return ["--mca", AGENT[version], str(program)]
 
 
-def ranks(step: Agent) -> list[tuple[str, ...]]:
+def ranks(step: AgentProcess) -> list[tuple[str, ...]]:
     names = ("RANK", "WORLD_SIZE", "PMIX_HOSTNAME")
     return sorted(tuple(each[name] for name in names) for each in step.reports())
 

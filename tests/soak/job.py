@@ -17,7 +17,7 @@ from typing import Any
 from kits.eventually import eventually
 from kits.hosts.hosts import Host
 
-from rdzv_plugins.testing.launched import Agent, cold
+from rdzv_plugins.testing.launched import AgentProcess, cold
 from rdzv_plugins.testing.processes import MARK, clean_environment, kill, marked, send
 
 BIN = Path(sys.executable).parent
@@ -28,7 +28,7 @@ _WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 """In front of a command: it ends when this process does."""
 
 
-class AgentProcess(Agent):
+class AgentProcess(AgentProcess):
     """One agent, from its start to its end. It and all that it starts carry ``token`` in their environment."""
 
     def __init__(self, node: str, process: subprocess.Popen[bytes], output: Path, token: str) -> None:

@@ -147,7 +147,7 @@ class World:
             yield from ((event, False) for kind, event in ONCE.items() if kind in self.once)
             if "hung" in self.once:
                 yield events.Hung(machine.generation, HUNG), False
-            if self.awaited is steps.Start:
+            if self.awaited is steps.StartWorkers:
                 yield events.StartFailed(LOST), False
         if machine.stage == "stopping" and not self.errors:
             yield events.Failed(LOST), False
@@ -197,14 +197,14 @@ class World:
             case events.RestartRefused():
                 self.refused = True
         answers = self.awaited in ANSWERS and (event in ANSWERS[self.awaited][1] or isinstance(event, events.Failed))
-        if answers or isinstance(event, events.SignalArrived | events.GraceOver) or self.awaited is steps.Start:
+        if answers or isinstance(event, events.SignalArrived | events.GraceOver) or self.awaited is steps.StartWorkers:
             self.awaited = None
         done = self.machine.handle(event, self.now)
         if isinstance(event, events.GraceOver) or event == events.NoticeAnswered(go_on=True, saved=True):
             assert self.machine.stage in {"stopping", "ended", stage} - {"working"}, "it is told to stop"
         if fails:
             self.own_failure = True
-            assert isinstance(done[0], steps.Report), "a failure is told before anything else is done"
+            assert isinstance(done[0], steps.ReportFailure), "a failure is told before anything else is done"
         if isinstance(event, events.Hung):
             self.own_failure = True
             assert [type(step) for step in done[:2]] == [steps.ReportHang, steps.Stop], "so is a hang"
@@ -213,11 +213,11 @@ class World:
     def _do(self, todo: tuple[steps.Step, ...]) -> None:
         for number, step in enumerate(todo):
             assert self.end is None, "nothing follows the end"
-            if type(step) in ANSWERS or isinstance(step, steps.Start):
+            if type(step) in ANSWERS or isinstance(step, steps.StartWorkers):
                 assert number == len(todo) - 1, "who answers comes last"
                 self.awaited = type(step)
             match step:
-                case steps.Start(generation, restarts_used):
+                case steps.StartWorkers(generation, restarts_used):
                     assert not self.group, "no worker is started while one lives"
                     assert not self.signals, "nor after a signal"
                     assert generation == self.machine.generation
@@ -414,7 +414,10 @@ def test_a_signal_while_workers_are_stopped_gives_them_no_more_time() -> None:
 def test_what_is_in_the_background_goes_on_through_a_restart_and_has_little_time_when_the_job_fails() -> None:
     """The others wait to be told."""
     agent = Agent(restarts=1)
-    assert agent.tell(events.WorkerEnded(1, 0, 3)) == [steps.Report(0, 3), steps.Stop(TERM, 30.0, background=False)]
+    assert agent.tell(events.WorkerEnded(1, 0, 3)) == [
+        steps.ReportFailure(0, 3),
+        steps.Stop(TERM, 30.0, background=False),
+    ]
     agent.tell(events.GroupEnded(1), events.PeersAnswered(lost=False), events.RestartAllowed(), events.Joined(0))
     agent.tell(events.WorkerEnded(2, 0, 3), events.GroupEnded(2), events.PeersAnswered(lost=False))
     assert agent.tell(events.CauseFound(FAILURE, "how")) == [steps.Stop(TERM, 2.0, background=True)]
@@ -447,4 +450,4 @@ def test_an_error_ends_the_node_with_its_code_and_is_told_if_it_is_news_to_the_o
 
 def test_a_group_that_ends_untold_has_failed() -> None:
     """Its supervisor was killed, and it with it."""
-    assert Agent(workers=2).tell(events.GroupEnded(1)) == [steps.Report(0, -9), steps.AskPeers()]
+    assert Agent(workers=2).tell(events.GroupEnded(1)) == [steps.ReportFailure(0, -9), steps.AskPeers()]

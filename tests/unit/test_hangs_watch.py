@@ -16,7 +16,7 @@ from kits.eventually import eventually
 from rdzv_launcher.run.hangs import watch
 from rdzv_launcher.run.hangs.watch import HangWatch
 from rdzv_launcher.run.stacks import reading
-from rdzv_launcher.run.stacks.node import Node, NodeStacks, Worker
+from rdzv_launcher.run.stacks.node import NodeSnapshot, NodeStacks, StackedWorker
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.interfaces import Failure
 from rdzv_plugins.questions import HANG, STACKS, STANDSTILL, RpcRequest, RpcResponse
@@ -42,9 +42,9 @@ class Job:
         self.worker = subprocess.Popen([sys.executable, *flags, "-c", program])
         self.asked: list[str] = []
         self.hangs: list[tuple[int, Failure]] = []
-        workers = (Worker(0, 0, self.worker.pid),)
+        workers = (StackedWorker(0, 0, self.worker.pid),)
         own = directory / "stacks"
-        node = Node("here", os.getpid(), 0, workers, own, nodes=nodes, generation=1, works=True)
+        node = NodeSnapshot("here", os.getpid(), 0, workers, own, nodes=nodes, generation=1, works=True)
         self._stacks = NodeStacks(lambda: node, str(directory), on_request=True)
         self._other = other
         on_hang = lambda generation, failure: self.hangs.append((generation, failure))  # noqa: E731

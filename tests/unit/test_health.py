@@ -17,9 +17,9 @@ from rdzv_launcher.run import health as server_module
 from rdzv_launcher.run.agent.loop import MainThreadHeartbeat
 from rdzv_launcher.run.health import (
     MOST_BYTES,
-    Answer,
     Health,
     HealthServer,
+    HttpAnswer,
     Wanted,
     read_request,
     readiness,
@@ -140,8 +140,8 @@ def test_more_than_there_are_places_who_do_not_ask_or_read_cost_nobody_else_the_
     """Who says nothing, says a byte now and then, or does not take a long answer: the oldest make room."""
     text = "a" * 2**22  # no socket takes that at once
 
-    def answer(path: str) -> Answer:
-        return Answer(200, text if path == "/long" else "short")
+    def answer(path: str) -> HttpAnswer:
+        return HttpAnswer(200, text if path == "/long" else "short")
 
     with contextlib.ExitStack() as stack:
         opened = HealthServer(answer, socket.create_server(("127.0.0.1", 0)))

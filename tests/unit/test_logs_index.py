@@ -19,7 +19,7 @@ from rdzv_launcher.run.agent.node_workers import NodeWorkers
 from rdzv_launcher.run.supervisor.messages import Lost, WorkerEnded
 from rdzv_launcher.run.workers.output.growing_file import last_lines
 from rdzv_launcher.run.workers.output.log_files import INDEX, Index, WorkerRecord
-from rdzv_launcher.tools.logs import Node, find_nodes, last_words, listing, newest_job, read_node
+from rdzv_launcher.tools.logs import NodeLogs, find_nodes, last_words, listing, newest_job, read_node
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.runtime import SYSTEM
 
@@ -153,7 +153,7 @@ def test_lines_of_others_are_left_out_and_lead_nowhere(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("clock")
 def test_nodes_of_a_job_are_found_by_their_rounds_and_another_launch_is_another_job(tmp_path: Path) -> None:
-    def names(nodes: list[Node]) -> list[str]:
+    def names(nodes: list[NodeLogs]) -> list[str]:
         return [Path(node.directory).name for node in nodes]
 
     first, again = tmp_path / "first", tmp_path / "again"

@@ -132,7 +132,7 @@ def test_a_round_is_counted_under_what_led_to_it(
     for event in [events.Joined(0), *heard, events.RestartAllowed(), events.Joined(0)]:
         todo = decisions.handle(event, 0.0)
         figures.decided(event, decisions)
-        if any(isinstance(step, steps.Start) for step in todo):
+        if any(isinstance(step, steps.StartWorkers) for step in todo):
             figures.started(GROUP)
         if over and isinstance(event, events.GroupEnded):  # it may be told later than the agent has asked
             figures.saw(RoundEvent("over", 1, cause=over))

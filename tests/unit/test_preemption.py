@@ -18,13 +18,20 @@ import pytest
 from msgspec.structs import asdict, replace
 
 from rdzv_launcher.python_api import launching
-from rdzv_launcher.python_api.agent import Answer
+from rdzv_launcher.python_api.agent import LaunchAnswer
 from rdzv_launcher.python_api.config import LaunchConfig
 from rdzv_launcher.python_api.launching import RelayedSignals
 from rdzv_launcher.python_api.results import LaunchStopped
 from rdzv_launcher.run.options import RunOptions
 from rdzv_launcher.run.preemption import node as node_module
-from rdzv_launcher.run.preemption.node import Agreement, NodeNotices, NoticeBoard, NoticeMessage, Report, read_message
+from rdzv_launcher.run.preemption.node import (
+    Agreement,
+    NodeNotices,
+    NoticeBoard,
+    NoticeMessage,
+    StepReport,
+    read_message,
+)
 from rdzv_launcher.run.preemption.settings import read_notice
 from rdzv_launcher.run.supervisor import supervisor_process
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
@@ -139,15 +146,15 @@ def test_a_worker_goes_on_when_nothing_comes_of_a_proposal(
 @pytest.mark.parametrize(
     ("does", "report"),
     [
-        ([], Report(1, -1, 0, 0, 0, False, True)),  # nobody has said anything
-        ([2], Report(1, 2, 0, 1, 0, False, True)),
-        ([2, "agree 4", 4], Report(1, 4, 4, 1, 0, False, True)),  # it is at it
-        ([2, "agree 4", 4, 5], Report(1, 5, 4, 0, 1, False, True)),
-        ([2, "agree 3", 12, 22], Report(1, 22, 3, 1, 0, False, True)),  # it has jumped over the step
-        ([2, "saved"], Report(1, 2, 0, 0, 1, False, True)),  # saying so is enough
+        ([], StepReport(1, -1, 0, 0, 0, False, True)),  # nobody has said anything
+        ([2], StepReport(1, 2, 0, 1, 0, False, True)),
+        ([2, "agree 4", 4], StepReport(1, 4, 4, 1, 0, False, True)),  # it is at it
+        ([2, "agree 4", 4, 5], StepReport(1, 5, 4, 0, 1, False, True)),
+        ([2, "agree 3", 12, 22], StepReport(1, 22, 3, 1, 0, False, True)),  # it has jumped over the step
+        ([2, "saved"], StepReport(1, 2, 0, 0, 1, False, True)),  # saying so is enough
     ],
 )
-def test_who_has_saved(board: NoticeBoard, does: list[Any], report: Report) -> None:
+def test_who_has_saved(board: NoticeBoard, does: list[Any], report: StepReport) -> None:
     board.show(WORD)
     for each in does:
         if each == "saved":
@@ -192,7 +199,7 @@ def test_nonsense_is_no_word_and_no_report(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="n"):
         read_message(asdict(WORD) | change)
     with pytest.raises(ValueError, match="Report"):
-        checked(asdict(Report(1, 2, 0, 0, 0, False, False)) | {"at": -2}, Report)
+        checked(asdict(StepReport(1, 2, 0, 0, 0, False, False)) | {"at": -2}, StepReport)
 
 
 class Job:
@@ -218,7 +225,7 @@ class Job:
         Agreement(WORD, 1, self.ask, left, least, may_agree).run()
         assert until()
 
-    def ask(self, word: NoticeMessage, timeout: float) -> tuple[list[Report], int]:
+    def ask(self, word: NoticeMessage, timeout: float) -> tuple[list[StepReport], int]:
         self.words.append(word)
         self.at = [each + self.per_question for each in self.at]
         self.per_question *= self.faster
@@ -234,7 +241,7 @@ class Job:
         accepts = [word.do != "propose" or each < word.step for each in self.at]
         waiting = 0 if self.saved else 1
         reports = [
-            Report(1, at, self.agreed, waiting, 1 - waiting, leaving, accepted)
+            StepReport(1, at, self.agreed, waiting, 1 - waiting, leaving, accepted)
             for at, leaving, accepted in zip(self.at, self.leaving, accepts, strict=True)
         ]
         reports[-1] = replace(reports[-1], agreed=self.knows)
@@ -336,7 +343,7 @@ def test_a_node_tells_of_its_notice_until_node_rank_0_has_heard(
 ) -> None:
     monkeypatch.setattr("rdzv_launcher.run.preemption.node._RETRY_S", 0.01)
     asked: list[NoticeMessage] = []
-    zero = Report(7, -1, 0, 0, 0, False, False)
+    zero = StepReport(7, -1, 0, 0, 0, False, False)
     of_others = [RpcResponse(0, "h", 1, problem="is silent"), RpcResponse(2, "h", 3, answer=asdict(zero))]
     answers = [of_others, [RpcResponse(0, "h", 1, answer=asdict(replace(zero, round=6)))]]
 
@@ -370,14 +377,14 @@ def test_what_would_kill_the_processes_beside_the_agent_is_no_notice(name: str) 
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (Answer(error=Preempted("it was preempted"), notices=(signal.SIGTERM,)), Preempted),
-        (Answer(notices=(signal.SIGTERM,)), None),
-        (Answer(signal=signal.SIGINT, notices=(signal.SIGTERM,)), KeyboardInterrupt),
-        (Answer(), LaunchStopped),
+        (LaunchAnswer(error=Preempted("it was preempted"), notices=(signal.SIGTERM,)), Preempted),
+        (LaunchAnswer(notices=(signal.SIGTERM,)), None),
+        (LaunchAnswer(signal=signal.SIGINT, notices=(signal.SIGTERM,)), KeyboardInterrupt),
+        (LaunchAnswer(), LaunchStopped),
     ],
 )
 def test_a_call_that_got_a_notice_ends_as_the_launch_did(
-    tmp_path: Path, answer: Answer, error: type[BaseException] | None
+    tmp_path: Path, answer: LaunchAnswer, error: type[BaseException] | None
 ) -> None:
     launch = launching._Launch(LaunchConfig(1, 1, 1), "program", str(tmp_path))
     agent: Any = SimpleNamespace(answer=lambda: answer, pid=1)

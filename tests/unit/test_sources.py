@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -118,3 +119,14 @@ def test_nothing_but_the_seam_is_asked() -> None:
     found = {str(file): list(wrong(ast.parse(file.read_text()))) for file in files()}
     assert len(found) > 80
     assert {file: what for file, what in found.items() if what} == {}
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    found = Counter(
+        node.name
+        for path in SRC.rglob("*.py")
+        if "_generated" not in path.parts
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert [name for name, count in found.items() if count > 1] == []

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rdzv_launcher.run.stacks import processes, reading
-from rdzv_launcher.run.stacks.node import Node, NodeStacks, Worker
+from rdzv_launcher.run.stacks.node import NodeSnapshot, NodeStacks, StackedWorker
 from rdzv_launcher.run.stacks.reading import gather
 from rdzv_launcher.run.stacks.reports import (
     Frame,
@@ -172,7 +172,7 @@ def sleeper(tmp_path: Path) -> Iterator[int]:
 
 
 def test_where_nothing_can_be_written_the_log_has_it(sleeper: int, tmp_path: Path, caplog) -> None:
-    node, logs = Node("host-a", 1, workers=(Worker(0, 0, sleeper),)), str(tmp_path / "file" / "below")
+    node, logs = NodeSnapshot("host-a", 1, workers=(StackedWorker(0, 0, sleeper),)), str(tmp_path / "file" / "below")
     stacks = NodeStacks(lambda: node, str(tmp_path), logs=logs, on_request=False)
     (tmp_path / "file").touch()
     with caplog.at_level(logging.WARNING, "rdzv_launcher"):
@@ -183,7 +183,7 @@ def test_where_nothing_can_be_written_the_log_has_it(sleeper: int, tmp_path: Pat
 
 
 def test_other_questions_are_none_for_it(tmp_path: Path) -> None:
-    stacks = NodeStacks(lambda: Node("host-a", 1), str(tmp_path), on_request=False)
+    stacks = NodeStacks(lambda: NodeSnapshot("host-a", 1), str(tmp_path), on_request=False)
     with pytest.raises(UnknownKind):
         stacks.answer(RpcRequest("0" * 32, "other", {}))
     for within in (0, -1, 1e9, "x", None, [1]):
@@ -194,7 +194,7 @@ def test_other_questions_are_none_for_it(tmp_path: Path) -> None:
 
 def test_without_py_spy_it_is_said_what_was_tried(sleeper: int, monkeypatch) -> None:
     monkeypatch.setattr(reading, "py_spy", lambda: None)
-    node = Node("host-a", 1, workers=(Worker(0, 0, sleeper),))
+    node = NodeSnapshot("host-a", 1, workers=(StackedWorker(0, 0, sleeper),))
     (worker,) = gather(node, within=60)
     assert workers_of(answer_of(node, [worker])) == [worker], "as it is when it arrives elsewhere"
     assert worker.process.how == ""

@@ -17,7 +17,7 @@ from torch.distributed import PrefixStore, TCPStore
 
 from rdzv_plugins import Outcome
 from rdzv_plugins.backends.static.control import PingResponder, ask
-from rdzv_plugins.backends.static.rounds import Arrival, Go, Missing, Over, Rounds, parse_over, this_agent
+from rdzv_plugins.backends.static.rounds import Arrival, Go, Missing, Over, StaticRounds, parse_over, this_agent
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointLost, EndpointUnreachable
 from rdzv_plugins.interfaces import Request
@@ -44,7 +44,7 @@ def client(port: int) -> PlainClient:
 def test_who_leaves_just_when_a_round_is_complete_ends_it() -> None:
     """Either node rank 0 sees that it has gone, or it sees that the round is complete."""
     with StoreServer("127.0.0.1") as server, closing(client(server.port)) as store:
-        rounds = Rounds(Prefixed("r", store))
+        rounds = StaticRounds(Prefixed("r", store))
         me = this_agent()
         lost = Over("node rank 1", "it got SIGTERM", me.incarnation)
         rounds.arrive(1, 0, Arrival("zero", "h", 1))

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from rdzv_launcher.run.agent import events, steps
-from rdzv_launcher.run.timeline import BASE, Record, Recorder, TimelineFile, parse
+from rdzv_launcher.run.timeline import BASE, TimelineFile, TimelineRecord, TimelineRecorder, parse
 from rdzv_launcher.run.workers.output.output import FirstLines
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.interfaces import Outcome, RoundEvent
@@ -27,12 +27,12 @@ class Kept:
     """A sink that can be held up."""
 
     def __init__(self) -> None:
-        self.records: list[Record] = []
+        self.records: list[TimelineRecord] = []
         self.close = Mock()
         self.free, self.entered = threading.Event(), threading.Event()
         self.free.set()
 
-    def take(self, record: Record) -> None:
+    def take(self, record: TimelineRecord) -> None:
         self.entered.set()
         assert self.free.wait(60)
         self.records.append(record)
@@ -45,7 +45,7 @@ class Kept:
 def test_events_of_one_life_are_told_in_their_order() -> None:
     """Of an elastic backend, which tells of its rounds on other threads."""
     sink = Kept()
-    told = Recorder("job", [Mock(take=Mock(side_effect=RuntimeError)), sink], "here", "a1")
+    told = TimelineRecorder("job", [Mock(take=Mock(side_effect=RuntimeError)), sink], "here", "a1")
     told.takes(steps.Join(), None)
     for kind in ("placed", "served", "reached", "complete"):
         told.saw(RoundEvent(kind, 3, 1, 2))  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ def test_events_of_one_life_are_told_in_their_order() -> None:
     told.started(GROUP)
     told.wrote(0, GROUP)
     told.wrote(0, GROUP)
-    told.takes(steps.Report(0, -9), GROUP)
+    told.takes(steps.ReportFailure(0, -9), GROUP)
     told.saw(RoundEvent("over", 3, reason="node \x1b[1mb\n was lost", cause="lost"))
     told.heard(events.NodesWait(), GROUP)  # which is the same once more
     told.takes(steps.Stop(signal.SIGTERM, 30.0), GROUP)
@@ -86,7 +86,7 @@ def test_events_of_one_life_are_told_in_their_order() -> None:
 
 def test_rounds_of_a_handler_that_tells_nothing_are_counted() -> None:
     sink = Kept()
-    told = Recorder("job", [sink], "here", "a1")
+    told = TimelineRecorder("job", [sink], "here", "a1")
     for generation in (1, 2):
         told.takes(steps.Join(), None)
         told.heard(events.Joined(0), GROUP)
@@ -102,7 +102,7 @@ def test_rounds_of_a_handler_that_tells_nothing_are_counted() -> None:
 def test_a_sink_that_is_stuck_keeps_nobody_waiting(caplog: pytest.LogCaptureFixture) -> None:
     sink = Kept()
     sink.free.clear()
-    told = Recorder("job", [sink], "here", "a1", most=10)
+    told = TimelineRecorder("job", [sink], "here", "a1", most=10)
     assert sink.entered.wait(60)
     for _ in range(50):
         told.takes(steps.Join(), None)  # each returns, or this test does not
@@ -112,7 +112,7 @@ def test_a_sink_that_is_stuck_keeps_nobody_waiting(caplog: pytest.LogCaptureFixt
     assert "41 events" in caplog.text
 
 
-RECORD = Record("joined", 1.0, 2.0, "job", 0, "here", "a1", 1, "joining", "é")
+RECORD = TimelineRecord("joined", 1.0, 2.0, "job", 0, "here", "a1", 1, "joining", "é")
 
 
 def test_whole_lines_and_one_sentence_where_the_disk_is_full(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rdzv_launcher.run.node_stats import LogAnswer, LogStream, log_tail
-from rdzv_launcher.run.stacks.node import Node, Worker
+from rdzv_launcher.run.stacks.node import NodeSnapshot, StackedWorker
 from rdzv_launcher.tools.top import as_text, is_well, run
 from rdzv_launcher.tools.top.screen import Screen, log_lines
 from rdzv_launcher.tools.top.watching import cpu_percent, event_text, nodes_of, parse_node_stats, waits_of
@@ -215,7 +215,7 @@ def test_the_last_lines_of_a_worker_are_read_where_they_are(tmp_path: Path) -> N
     out.write_bytes(b"new 0%\rnew 9%\r\nhalf")
     (tmp_path / "stdout.log.1").write_bytes(b"old\n" * 3)
     paths = {0: {"stdout": str(out), "stderr": ""}, 1: {"stdout": os.devnull, "stderr": str(tmp_path / "none")}}
-    node = Node("a", 7, workers=(Worker(4, 0, 11), Worker(5, 1, 12)))
+    node = NodeSnapshot("a", 7, workers=(StackedWorker(4, 0, 11), StackedWorker(5, 1, 12)))
 
     def told(**arguments: Any) -> list[tuple[list[str], str]]:
         said = log_tail(arguments, node, paths.__getitem__, lambda local_rank: ["x", f"stderr of {local_rank}"])

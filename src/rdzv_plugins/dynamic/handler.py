@@ -132,7 +132,7 @@ class FreshDynamicHandler(DynamicRendezvousHandler, RendezvousHandler):  # type:
         self._workers.close()  # if it was ours
         self._bootstrap_store_info = None
         self._agree()
-        refusals = Refusals(self._control if self._request.max_nodes > 1 else None, self._prefix)
+        refusals = RefusedNodes(self._control if self._request.max_nodes > 1 else None, self._prefix)
         with Waiting(self._facts_of_a_member) as waiting, refusals:
             try:
                 info = super().next_rendezvous()  # type: ignore[safe-super]
@@ -370,7 +370,7 @@ class Waiting:
                 logger.info("waiting: %s (%.0f s)", known, time.monotonic() - start)
 
 
-class Refusals:
+class RefusedNodes:
     """A context manager that logs every refusal meanwhile. Without ``control`` it hears of none.
 
     ``last`` is the newest sentence. Once the store is lost nothing more is heard; the loss is reported elsewhere.
@@ -384,7 +384,7 @@ class Refusals:
         self._number = 0
         self.last = ""
 
-    def __enter__(self) -> Refusals:
+    def __enter__(self) -> RefusedNodes:
         if self._control is not None:
             try:
                 self._number = PrefixStore(self._prefix, self._control).add(_REFUSED_COUNT, 0)

@@ -60,7 +60,7 @@ def observe(service: CoordinationBackend, timeout: float) -> RunStatus:
     return _found(held, near)
 
 
-class Observer:
+class JobObserver:
     """Watches a run in a session of its own, and holds the run's keys as they are now. Thread-safe.
 
     It makes no requests once it is set up: the service pushes what changes. While it is open it counts as a session of

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class Group(NamedTuple):
+class Cgroup(NamedTuple):
     """Where the files of a control group may be."""
 
     version: int
@@ -17,14 +17,14 @@ class Group(NamedTuple):
     """Its name below the mount; empty for the root group."""
 
 
-def directories_of(controller: str, root: Path = Path("/")) -> list[Group]:
+def directories_of(controller: str, root: Path = Path("/")) -> list[Cgroup]:
     """Where the group of this process for ``controller`` may be found, version 2 first, the likeliest first.
 
     In a container the path may be the one on its host, of which the mount shows only the end. ``root`` is where
     ``proc`` and everything that it names are. Empty if there are none.
     """
     own: dict[int, str] = {}
-    found: list[Group] = []
+    found: list[Cgroup] = []
     try:
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -40,7 +40,7 @@ def directories_of(controller: str, root: Path = Path("/")) -> list[Group]:
             below = posixpath.relpath(own[version], shown)
             paths = [own[version], ""] if below.startswith("..") else ["" if below == "." else f"/{below}", ""]
             at = root / mount.lstrip("/")
-            found += [Group(version, at / path.lstrip("/"), path) for path in paths]
+            found += [Cgroup(version, at / path.lstrip("/"), path) for path in paths]
     except (OSError, ValueError):
         pass
     return sorted(found, key=lambda group: -group.version)

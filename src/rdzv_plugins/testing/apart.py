@@ -117,9 +117,9 @@ def _kill_all() -> None:
 
 
 def _report(entries: list[Any], status: int, received: list[int], file: str | None) -> int:
-    from rdzv_plugins.testing.report import Results, TestResult, as_lines, write
+    from rdzv_plugins.testing.report import SuiteResults, TestResult, as_lines, write
 
-    results, phase = Results(), None
+    results, phase = SuiteResults(), None
     for kind, facts in entries:
         if kind == "ended":
             results.tests.append(TestResult(**facts["test"]))

@@ -53,7 +53,7 @@ LANES = {
 
 
 @dataclass(frozen=True)
-class Joined:
+class NodeJoined:
     """A node's place in a round, and where its workers find the store of the round."""
 
     rank: int
@@ -93,14 +93,14 @@ class Commands:
             self._failed = error
             raise
 
-    def join(self) -> Joined:
+    def join(self) -> NodeJoined:
         rendezvous = self._joins()
         self._info = rendezvous.next_rendezvous()
         where = self._info.bootstrap_store_info
         address, port = (where.master_addr, where.master_port) if where is not None else ("", 0)
         env = rendezvous.worker_env({"MASTER_ADDR": address, "MASTER_PORT": str(port)})
         self._where = env.get("MASTER_ADDR", address), int(env.get("MASTER_PORT", port))
-        return Joined(self._info.rank, self._info.world_size, *self._where)
+        return NodeJoined(self._info.rank, self._info.world_size, *self._where)
 
     def await_change(self, timeout: float = _WAIT_S) -> int:
         """Ask as an agent does until it has to restart its workers; returns what it is told, 0 after ``timeout`` s."""

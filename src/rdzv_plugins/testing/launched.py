@@ -50,7 +50,7 @@ def cold(
         )
 
 
-class Agent:
+class AgentProcess:
     """One launcher process; its output goes to a file, so that nothing ever blocks on a full pipe."""
 
     def __init__(self, process: subprocess.Popen[bytes], output: Path) -> None:
@@ -94,19 +94,19 @@ class Agents:
     def __init__(self, directory: Path, environment: Mapping[str, str] | None = None) -> None:
         self.directory = directory
         self.mark = uuid.uuid4().hex
-        self.agents: list[Agent] = []
+        self.agents: list[AgentProcess] = []
         self.env = clean_environment() | {**(environment or {})} | {MARK: self.mark}
 
-    def launch(self, program: Program, arguments: Iterable[object], **env: str) -> Agent:
+    def launch(self, program: Program, arguments: Iterable[object], **env: str) -> AgentProcess:
         output, command = self.next_output(), [sys.executable, *_COMMANDS[program], *map(str, arguments)]
         return self.add(cold(command, output, self.env | env), output)
 
     def next_output(self) -> Path:
         return self.directory / f"agent{len(self.agents)}.log"
 
-    def add(self, process: subprocess.Popen[bytes], output: Path) -> Agent:
+    def add(self, process: subprocess.Popen[bytes], output: Path) -> AgentProcess:
         """Add an agent that was started separately. Its output is in ``next_output()``."""
-        agent = Agent(process, output)
+        agent = AgentProcess(process, output)
         self.agents.append(agent)
         return agent
 
@@ -128,7 +128,7 @@ class Agents:
         return not left
 
 
-def outputs(agents: Iterable[Agent]) -> str:
+def outputs(agents: Iterable[AgentProcess]) -> str:
     """What all of them have printed, for the message of a failure."""
     return "\n".join(f"--- agent {agent.pid}:\n{agent.text}" for agent in agents)
 
@@ -152,19 +152,19 @@ class AgentsJob(Agents):
 
     def node(
         self, rank: int, *how: object, nnodes: object = 2, restarts: int = 0, conf: Mapping[str, str] = NOTHING
-    ) -> Agent:
+    ) -> AgentProcess:
         """Start a node by rdzv-run; its worker runs until ``stop``, or as ``how`` says. ``conf`` is added."""
         flags = self._flags(self._harness.backend, nnodes, {**self._harness.conf, **conf})
         flags += [f"--max-restarts={restarts}", *([f"--node-rank={rank}"] if self._ranked else [])]
         return self.launch("rdzv-run", [*flags, _WORKER, *(how or [self.stop])])
 
-    def torchrun(self, rank: int) -> Agent:
+    def torchrun(self, rank: int) -> AgentProcess:
         """Start a node of two by plain torchrun, on the backend under test."""
         flags = self._flags(f"rdzv-plugins.{self._harness.backend}", 2, self._harness.conf)
         env = {"PET_NODE_RANK": str(rank)} if self._ranked else {}  # torchrun keeps --node-rank to itself
         return self.launch("torchrun", [*flags, _WORKER, self.stop], **env)
 
-    def torchs_own(self, backend: str, how: object, conf: Mapping[str, str] = NOTHING) -> Agent:
+    def torchs_own(self, backend: str, how: object, conf: Mapping[str, str] = NOTHING) -> AgentProcess:
         """Start a node of two by torchrun, on torch's own backend of that name, with the job's endpoint and id."""
         return self.launch("torchrun", [*self._flags(backend, 2, conf), _WORKER, how])
 
@@ -195,7 +195,7 @@ class AgentsJob(Agents):
                 return False
         return True
 
-    def finish(self, *agents: Agent) -> None:
+    def finish(self, *agents: AgentProcess) -> None:
         """Stop the workers; check that all ``agents`` end with 0 and nothing of the job is left."""
         self.stop.touch()
         codes = [agent.wait() for agent in agents]

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from rdzv_plugins.interfaces import Capability, RendezvousHandler, Request
-from rdzv_plugins.testing.commands import LANES, Commands, Joined, obey
+from rdzv_plugins.testing.commands import LANES, Commands, NodeJoined, obey
 from rdzv_plugins.testing.forked import Forked
 from rdzv_plugins.testing.harness import Harness, entry
 from rdzv_plugins.testing.parts import PATIENCE, stop, wait_until
@@ -73,7 +73,7 @@ class NodeError(Exception):
 class Pending(Generic[T]):
     """The answer to a command, which may come later. Used by the thread that uses the node."""
 
-    def __init__(self, node: Node, command: str) -> None:
+    def __init__(self, node: NodeProcess, command: str) -> None:
         self.node, self.command = node, command
         self.answer: Future[T] = Future()
 
@@ -108,13 +108,13 @@ class Pending(Generic[T]):
         raise AssertionError(f"{self.command} of {self.node} raised no error: {result}\n{self.node.logs()}")
 
 
-class Node(Forked):
+class NodeProcess(Forked):
     """One node's process. Used by one thread. It can be told what ``Commands`` and its handler can do."""
 
     def __init__(self, job: NodesJob, request: Request) -> None:
         self.request, self.name, self.logs = request, f"{len(job.nodes)}", job.logs
         self.frozen = False
-        self.joining: Pending[Joined]
+        self.joining: Pending[NodeJoined]
         """Its last ``join``, if there was one."""
         self._pending: dict[int, Pending[Any]] = {}
         self._count = 0
@@ -141,7 +141,7 @@ class Node(Forked):
 
         return tell
 
-    def join(self) -> Pending[Joined]:
+    def join(self) -> Pending[NodeJoined]:
         self.joining = self.later("agent", "join")
         return self.joining
 
@@ -215,7 +215,7 @@ class NodesJob:
         low, _, high = nnodes.partition(":")
         self.harness = harness
         self.directory = Path(tempfile.mkdtemp(prefix="job-", dir=directory))
-        self.nodes: list[Node] = []
+        self.nodes: list[NodeProcess] = []
         """All of them, including those that have ended."""
         self.run_id = f"run-{uuid.uuid4().hex[:8]}"
         if "endpoint" not in fields:
@@ -238,17 +238,17 @@ class NodesJob:
             for node in reversed(self.nodes):
                 ending.callback(node.close)
 
-    def node(self, **changes: Any) -> Node:
+    def node(self, **changes: Any) -> NodeProcess:
         """Start one more node; ``changes`` replace those of the job's request.
 
         If node ranks have to be given, each node gets the next one.
         """
         rank = {"node_rank": len(self.nodes)} if self.ranks_have_to_be_given else {}
-        node = Node(self, self.harness.request(**{**self._fields, **rank, **changes}))
+        node = NodeProcess(self, self.harness.request(**{**self._fields, **rank, **changes}))
         self.nodes.append(node)
         return node
 
-    def start(self, count: int) -> list[Node]:
+    def start(self, count: int) -> list[NodeProcess]:
         """Start ``count`` nodes in a round of their own, some perhaps after its last call; returns them by rank."""
         nodes = [self.node() for _ in range(count)]
         regroup(nodes)
@@ -264,14 +264,14 @@ class NodesJob:
         return "\n".join(f"--- {node}:\n{node.log[-_LOG_TAIL:]}" for node in self.nodes)
 
 
-def in_round(nodes: Sequence[Node]) -> None:
+def in_round(nodes: Sequence[NodeProcess]) -> None:
     """Have all of these join and form the whole of one round."""
     for node in nodes:
         node.join()
     one_world(nodes)
 
 
-def one_world(nodes: Iterable[Node]) -> None:
+def one_world(nodes: Iterable[NodeProcess]) -> None:
     """Assert that these have joined, or come to join, one round that has no others."""
     places = sorted((node.joining.result() for node in nodes), key=lambda place: place.rank)
     ranks, worlds = [place.rank for place in places], [place.world for place in places]
@@ -279,20 +279,20 @@ def one_world(nodes: Iterable[Node]) -> None:
     assert set(worlds) == {len(places)}, f"the {len(places)} nodes of one round count {worlds} nodes: {places}"
 
 
-def regroup(nodes: Sequence[Node], what: str = "") -> None:
+def regroup(nodes: Sequence[NodeProcess], what: str = "") -> None:
     """Have all of these join, and get them ``together``."""
     for node in nodes:
         node.join()
     together(nodes, what)
 
 
-def together(nodes: Sequence[Node], what: str = "") -> None:
+def together(nodes: Sequence[NodeProcess], what: str = "") -> None:
     """Get all of these, which join, into one round that has no others: each joins again whenever its handler says so.
 
     Raises AssertionError if this does not succeed within ``PATIENCE`` seconds, saying that ``what`` should have;
     ``NodeError`` if a node cannot join.
     """
-    places: list[Joined] = []
+    places: list[NodeJoined] = []
 
     def joined() -> bool:
         for node in nodes:
@@ -326,32 +326,32 @@ class NodeTheme(Theme):
         return self.conf(timeout=seconds, join_timeout=seconds)
 
     @staticmethod
-    def others_than(host: Node | None, nodes: Sequence[Node]) -> list[Node]:
+    def others_than(host: NodeProcess | None, nodes: Sequence[NodeProcess]) -> list[NodeProcess]:
         """The nodes except the one that may not go."""
         return [node for node in nodes if node is not host]
 
-    def victim_of(self, nodes: Sequence[Node]) -> tuple[Node, list[Node]]:
+    def victim_of(self, nodes: Sequence[NodeProcess]) -> tuple[NodeProcess, list[NodeProcess]]:
         """A node that may go, the last but the one that serves the endpoint, and the others."""
         victim = self.others_than(self.host_of(nodes), nodes)[-1]
         return victim, self.others_than(victim, nodes)
 
-    def host_of(self, nodes: Sequence[Node]) -> Node | None:
+    def host_of(self, nodes: Sequence[NodeProcess]) -> NodeProcess | None:
         """The node with which the endpoint would go; None if there is no such node. The nodes have joined."""
         hosts = [node for node in nodes if self.serves(node)]
         assert len(hosts) <= 1, f"at most one node may serve the endpoint, not {', '.join(map(str, hosts))}"
         return hosts[0] if hosts else None
 
-    def serves(self, node: Node) -> bool:
+    def serves(self, node: NodeProcess) -> bool:
         """Whether the endpoint would go with this node: as its backend says, or as node rank 0 of a static one."""
         said = node.hosts()
         return node.request.node_rank == 0 and self.harness.service is None if said is None else said
 
     @staticmethod
-    def says(node: Node, pattern: str) -> None:
+    def says(node: NodeProcess, pattern: str) -> None:
         """Assert that the pattern comes to match in a node's output."""
         wait_until(lambda: re.search(pattern, node.log), f"{node} says {pattern!r}")
 
-    def waiting_node(self, job: NodesJob) -> Node:
+    def waiting_node(self, job: NodesJob) -> NodeProcess:
         """One more node, which waits in the rendezvous, so that the others can know of it."""
         node = job.node()
         node.join()
@@ -359,7 +359,7 @@ class NodeTheme(Theme):
         return node
 
     @staticmethod
-    def registered(node: Node) -> bool:
+    def registered(node: NodeProcess) -> bool:
         """Whether a node's join has got so far that the others can know of it, by what it has written and sent."""
         if "joining at" not in node.log:
             return False
@@ -376,13 +376,13 @@ def needs(condition: Callable[[Any], object], why: str) -> Callable[[Test], Test
     return gap_if(lambda theme: "" if condition(theme) else why)
 
 
-def told(nodes: Iterable[Node], what: str) -> None:
+def told(nodes: Iterable[NodeProcess], what: str) -> None:
     """Wait until each of them is told to restart its workers, because of ``what``."""
     for node in nodes:
         assert node.await_change(), f"{node} was not told that {what}"
 
 
-def take_in(nodes: Sequence[Node], entering: Pending[Joined]) -> None:
+def take_in(nodes: Sequence[NodeProcess], entering: Pending[NodeJoined]) -> None:
     """Get the nodes of a round, and the one that is entering it, into one round: those are told, and join again."""
     comes = entering.node
     told(nodes, f"{comes} is to enter the round")

@@ -25,7 +25,7 @@ import pytest
 
 from rdzv_plugins.testing import THEMES
 from rdzv_plugins.testing.parts import PATIENCE
-from rdzv_plugins.testing.report import Results, TestResult, as_lines, suite_version, write
+from rdzv_plugins.testing.report import SuiteResults, TestResult, as_lines, suite_version, write
 from rdzv_plugins.testing.suite import GAP, UNTRIED, facts_of, ground_step, in_words, note_broken, theme_of
 
 logger = logging.getLogger(__name__)
@@ -204,7 +204,7 @@ class Collector:
     """Collects results in the process that reports: under pytest-xdist, the one that runs no tests."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self.results = Results()
+        self.results = SuiteResults()
         self._config = config
         self._file: str | None = config.getoption("conformance_json")
         self._says_each = bool(config.getoption("conformance_backend"))

@@ -64,7 +64,7 @@ class TestResult:
 
 
 @dataclass
-class Results:
+class SuiteResults:
     """All results of a run."""
 
     tests: list[TestResult] = field(default_factory=list)
@@ -99,7 +99,7 @@ class Results:
             yield theme, _by_name([test for test in self.tests if (test.backend, test.theme) == (backend, theme)])
 
 
-def as_data(results: Results) -> dict[str, Any]:
+def as_data(results: SuiteResults) -> dict[str, Any]:
     """The results as JSON values, under stable keys, as scripts read them.
 
     ``suite`` is its version, ``ended`` is why the run has ended early; ``backends`` has one object for each.
@@ -108,12 +108,12 @@ def as_data(results: Results) -> dict[str, Any]:
     return {"suite": suite_version(), "ended": results.ended, "backends": backends}
 
 
-def write(results: Results, file: str) -> None:
+def write(results: SuiteResults, file: str) -> None:
     """Write the data to a file. Raises ``OSError``."""
     Path(file).write_text(json.dumps(as_data(results), indent=2) + "\n")
 
 
-def as_lines(results: Results) -> list[str]:
+def as_lines(results: SuiteResults) -> list[str]:
     """A table for each backend, with what did not pass below each theme, and a verdict."""
     lines: list[str] = []
     for name in results.backends():
@@ -141,7 +141,7 @@ def _wide(column: str) -> int:
     return 8 if len(column) < 8 else len(column) + 2
 
 
-def _verdict(results: Results, backend: str) -> str:
+def _verdict(results: SuiteResults, backend: str) -> str:
     tests = [test for test in results.tests if test.backend == backend]
     failed = [test for test in tests if test.outcome == "failed"]
     untried = sum(test.outcome == "untried" for test in tests)
@@ -190,7 +190,7 @@ def _gaps(tests: list[TestResult]) -> Iterator[str]:
         yield f"    gap     {of[0] if len(of) == 1 else f'{len(of)} tests'}: {gap}"
 
 
-def _backend(results: Results, name: str) -> dict[str, Any]:
+def _backend(results: SuiteResults, name: str) -> dict[str, Any]:
     keys = ("promise", "outcome", "seconds", "gaps", "message", "fault")
     themes = {
         theme: {

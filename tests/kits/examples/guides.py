@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kits import ROOT
 from kits.etcd.etcd_processes import environment
-from kits.launcher.harness import BIN, Agent, Cluster
+from kits.launcher.harness import BIN, AgentProcess, Cluster
 
 GUIDES = ROOT / "docs/guides"
 
@@ -40,7 +40,7 @@ def run(script: str, folder: Path, **env: str) -> str:
     return done.stdout + done.stderr
 
 
-def start(jobs: Cluster, script: str, **env: str) -> Agent:
+def start(jobs: Cluster, script: str, **env: str) -> AgentProcess:
     """A script whose last command goes on."""
     own = {"PATH": f"{BIN}:{os.environ['PATH']}", "ETCDCTL_API": "3"} | env
     return jobs.start(["/bin/bash", "-euc", script], before=("setpriv", "--pdeathsig", "KILL"), **own)

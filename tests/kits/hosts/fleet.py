@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 from kits.etcd.etcd_kit import Member, etcd
 from kits.hosts.hosts import Host, Lan
-from kits.launcher.harness import Agent, Cluster
+from kits.launcher.harness import AgentProcess, Cluster
 from rdzv_plugins.testing.launched import outputs
 
 PORT = 29500
@@ -40,7 +40,7 @@ class Fleet:
         script: str = "says.py",
         flags: Sequence[str] = (),
         **env: str,
-    ) -> Agent:
+    ) -> AgentProcess:
         """An agent on ``host``. The worker says.py has no torch, trains.py trains over gloo.
 
         ``endpoint``: or the hosts at which the job may meet. It waits ``outage`` seconds for a rendezvous that does not
@@ -57,7 +57,7 @@ class Fleet:
         command += [] if any(flag.startswith("--rdzv-id=") for flag in flags) else ["--rdzv-id=none"]
         return self.start(host, [*command, "--max-restarts=0", *flags, self.cluster.script(script), *args], **env)
 
-    def start(self, host: Host, command: Sequence[object], **env: str) -> Agent:
+    def start(self, host: Host, command: Sequence[object], **env: str) -> AgentProcess:
         """Any command of the environment under test."""
         return self.cluster.start(command, before=host.enter(self.cluster.directory), inside=host.pid, **env)
 
@@ -69,7 +69,7 @@ class Fleet:
     def stop(self) -> None:
         self._stop.touch()
 
-    def finish(self, *agents: Agent) -> None:
+    def finish(self, *agents: AgentProcess) -> None:
         """All end well, and nothing is left."""
         self.stop()
         codes = [agent.wait() for agent in agents]
@@ -80,7 +80,7 @@ class Fleet:
         self.cluster.check_gone(but="rdzv serve")
 
 
-def said(agent: Agent, pattern: str) -> re.Match[str]:
+def said(agent: AgentProcess, pattern: str) -> re.Match[str]:
     """What an agent that has ended said."""
     found = re.search(pattern, agent.text)
     assert found, f"no {pattern!r} in:\n{agent.text}"

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from kits.etcd import etcd_kit
 from kits.eventually import eventually
-from kits.launcher.harness import Agent, Cluster
+from kits.launcher.harness import AgentProcess, Cluster
 from rdzv_plugins.endpoints import Endpoint, parse_endpoint
 from rdzv_plugins.testing.launched import outputs
 
@@ -28,7 +28,7 @@ class Meeting(Cluster):
     run_id = "none"
     conf = ""
 
-    def serve(self) -> Agent:
+    def serve(self) -> AgentProcess:
         """From now on the service outlives each node: ``rdzv serve`` at the endpoint."""
         serving = self.start(["rdzv", "serve", f"--rdzv-endpoint={self.endpoint}"])
         serving.wait_for(r"serving a store at")
@@ -88,7 +88,7 @@ class Job:
         self._stop = meeting.directory / f"stop-{quote(self.run_id, safe='')}"
         self._args = tuple(args) or ((self._stop,) if script == "trains.py" else (self._stop, 0))
 
-    def node(self, rank: int | None = None, *, conf: str = "", flags: Sequence[str] = (), **env: str) -> Agent:
+    def node(self, rank: int | None = None, *, conf: str = "", flags: Sequence[str] = (), **env: str) -> AgentProcess:
         """One more agent; ``conf`` comes on top of the job's."""
         options: dict[str, Any] = {"backend": self.meeting.backend, "nnodes": self.nnodes, "rank": rank}
         options |= self.options | {"conf": merged(self.conf, conf), "options": [*self._flags, *flags]}
@@ -97,16 +97,16 @@ class Job:
     def stop(self) -> None:
         self._stop.touch()
 
-    def finish(self, *agents: Agent) -> None:
+    def finish(self, *agents: AgentProcess) -> None:
         """Let it end; all these agents succeed, and nothing of theirs stays behind."""
         self.stop()
         codes = [agent.wait() for agent in agents]
         assert codes == [0] * len(agents), outputs(agents)
 
-    def workers(self, agent: Agent) -> list[int]:
+    def workers(self, agent: AgentProcess) -> list[int]:
         return self.meeting.workers(agent, self.script)
 
-    def kill_node(self, agent: Agent) -> None:
+    def kill_node(self, agent: AgentProcess) -> None:
         """An agent and its workers, as when a machine goes."""
         workers = self.workers(agent)
         for pid in (agent.pid, *workers):
@@ -114,7 +114,7 @@ class Job:
         agent.process.wait(30)
 
 
-def in_one_round(*agents: Agent, after: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
+def in_one_round(*agents: AgentProcess, after: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
     """Wait until the workers of ``agents``, one each, are the whole of one round, another one than that of ``after``.
 
     Returns their reports in order of rank.
@@ -133,7 +133,7 @@ def in_one_round(*agents: Agent, after: Sequence[dict[str, Any]] = ()) -> list[d
     return sorted(found, key=lambda report: int(report["RANK"]))
 
 
-def root_of(agents: Sequence[Agent]) -> Endpoint:
+def root_of(agents: Sequence[AgentProcess]) -> Endpoint:
     """Where the newest store is, as its own node says with -v."""
 
     def said() -> list[str]:
@@ -142,20 +142,20 @@ def root_of(agents: Sequence[Agent]) -> Endpoint:
     return parse_endpoint(eventually(said, lambda: outputs(agents))[-1], None)
 
 
-def last_rank(agent: Agent) -> int:
+def last_rank(agent: AgentProcess) -> int:
     return int(agent.reports()[-1]["RANK"])
 
 
-def worlds(agent: Agent) -> list[int]:
+def worlds(agent: AgentProcess) -> list[int]:
     """The size of each round that its worker was in."""
     return [int(report["WORLD_SIZE"]) for report in agent.reports()]
 
 
-def restarts(*agents: Agent) -> set[str]:
+def restarts(*agents: AgentProcess) -> set[str]:
     """What their workers were told of restarts used, in all rounds."""
     return {report["TORCHELASTIC_RESTART_COUNT"] for agent in agents for report in agent.reports()}
 
 
-def named(agent: Agent) -> str:
+def named(agent: AgentProcess) -> str:
     """A pattern for how messages of other nodes call it."""
     return rf"{re.escape(socket.gethostname())} \((node rank \d+, )?pid {agent.pid}\)"

@@ -21,7 +21,7 @@ from kits.warm.agents import can_be_warm, warm_agent
 from rdzv_plugins.kvstore.sockets.listening import port_holder
 from rdzv_plugins.system.processes import read_file, read_stat
 from rdzv_plugins.testing.harness import free_port
-from rdzv_plugins.testing.launched import Agent, Agents, cold
+from rdzv_plugins.testing.launched import AgentProcess, Agents, cold
 from rdzv_plugins.testing.processes import kill
 
 WORKERS = TESTS / "launcher" / "workers"
@@ -41,7 +41,7 @@ def few_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def file_limit(agent: Agent) -> int:
+def file_limit(agent: AgentProcess) -> int:
     """How many files it may open now."""
     return resource.prlimit(agent.pid, resource.RLIMIT_NOFILE)[0]
 
@@ -74,7 +74,7 @@ class Cluster(Agents):
 
         eventually(listening, lambda: f"nobody listens at {self.endpoint}")
 
-    def listens(self, agent: Agent) -> bool:
+    def listens(self, agent: AgentProcess) -> bool:
         """True for the agent that serves the endpoint."""
         return f"pid {agent.pid} " in port_holder(self.port)
 
@@ -86,7 +86,7 @@ class Cluster(Agents):
         inside: int = 0,
         stderr: IO[bytes] | None = None,
         **env: str,
-    ) -> Agent:
+    ) -> AgentProcess:
         """Run any launcher command of the environment under test.
 
         ``before`` goes in front of it. If all that this does is to enter the namespaces of a process, ``inside`` is it.
@@ -110,7 +110,7 @@ class Cluster(Agents):
         conf: str = "",
         options: Sequence[object] = (),
         **env: str,
-    ) -> Agent:
+    ) -> AgentProcess:
         """An rdzv-run agent on one of our worker scripts."""
         command: list[object] = ["rdzv-run", f"--nnodes={nnodes}", f"--nproc-per-node={nproc}"]
         if backend is not None:
@@ -121,14 +121,14 @@ class Cluster(Agents):
             command.append(f"--rdzv-conf={conf}")
         return self.start([*command, f"--max-restarts={restarts}", *options, WORKERS / script, *args], **env)
 
-    def pair(self, script: str, *args: object, backend: str, **options: Any) -> list[Agent]:
+    def pair(self, script: str, *args: object, backend: str, **options: Any) -> list[AgentProcess]:
         """Two nodes of the same job. Who serves the other waits for it at the end, however slow it is."""
         ranks = (0, 1) if backend == "static" else (None, None)
         conf = options.pop("conf", "")
         conf += "" if "linger=" in conf else f"{conf and ','}linger=30"
         return [self.run(script, *args, backend=backend, nnodes=2, rank=rank, conf=conf, **options) for rank in ranks]
 
-    def workers(self, agent: Agent, script: str) -> list[int]:
+    def workers(self, agent: AgentProcess, script: str) -> list[int]:
         """Pids of an agent's workers, its supervisor's children; of plain torchrun, which has none, its children."""
         return sorted(
             pid
@@ -184,7 +184,7 @@ def comm_of(pid: int) -> str:
     return read_file(pid, "comm").decode().strip()
 
 
-def error_of(agent: Agent, code: int) -> str:
+def error_of(agent: AgentProcess, code: int) -> str:
     """The error message, after checking exit code and form."""
     assert agent.wait(90) == code, agent.text
     assert "Traceback" not in agent.text

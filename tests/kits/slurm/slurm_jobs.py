@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kits.eventually import eventually
-from kits.launcher.harness import Agent, Cluster
+from kits.launcher.harness import AgentProcess, Cluster
 from kits.slurm.slurm_kit import LOGIN, Slurm
 
 _OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
@@ -66,11 +66,11 @@ class User:
     def script(self, name: str) -> Path:
         return self.cluster.script(name)
 
-    def srun(self, *command: object, **env: str) -> Agent:
+    def srun(self, *command: object, **env: str) -> AgentProcess:
         """``srun`` with these options and that command, in the foreground."""
         return self.start(LOGIN, "srun", *command, **env)
 
-    def start(self, host: str, program: str, *arguments: object, **env: str) -> Agent:
+    def start(self, host: str, program: str, *arguments: object, **env: str) -> AgentProcess:
         """A program on a host of the cluster, in the foreground."""
         before = self.slurm.enter(host, self.cluster.directory)
         return self.cluster.start([str(shutil.which(program)), *arguments], before=before, **self.slurm.env | env)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rdzv_launcher.run.timeline import PHASES, Record
+from rdzv_launcher.run.timeline import PHASES, TimelineRecord
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Node:
     """What its other clock is ahead."""
     clock: str = ""
     run: str = "job"
-    records: list[Record] = field(default_factory=list)
+    records: list[TimelineRecord] = field(default_factory=list)
     _round: int = 0
     _phase: str = ""
 
@@ -34,7 +34,7 @@ class Node:
         phase = self._phase = PHASES.get(event, self._phase)
         self._round = facts.pop("round", self._round)
         record = (event, mono, at + self.wall, self.run, self.rank, self.name, f"agent-{self.name}", self._round, phase)
-        self.records.append(Record(*record, cause, facts))
+        self.records.append(TimelineRecord(*record, cause, facts))
 
     def notes(self, events: dict[float, str]) -> None:
         """Write down several, by when they were."""

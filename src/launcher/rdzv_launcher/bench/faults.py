@@ -176,7 +176,7 @@ def inflict(guard: Guard, fault: Fault, target: Launcher, nodes: int, limit_s: f
             job.signal_node(victim, fault.number)
             if fault.again:
                 remaining |= {job.start_agent(victim)}
-        after: Round = job.wait(lambda: _round_of(job, remaining, at), remaining, at, limit_s, "did not go on")
+        after: FaultRound = job.wait(lambda: _round_of(job, remaining, at), remaining, at, limit_s, "did not go on")
         return {
             "recover": after.at - at,
             "restarted": after.started - at,
@@ -187,7 +187,7 @@ def inflict(guard: Guard, fault: Fault, target: Launcher, nodes: int, limit_s: f
         }
 
 
-def _start(job: Job, nodes: int, limit_s: float) -> Round:
+def _start(job: Job, nodes: int, limit_s: float) -> FaultRound:
     """Start all nodes, and wait for their first collective. If a node serves, it should be the first."""
     begun = time.monotonic()
     job.start_agent(0)
@@ -196,7 +196,9 @@ def _start(job: Job, nodes: int, limit_s: float) -> Round:
     for node in range(1, nodes):
         job.start_agent(node)
     everyone = {*range(nodes)}
-    found: Round = job.wait(lambda: _round_of(job, everyone, 0.0), everyone, begun, limit_s, "the job did not start")
+    found: FaultRound = job.wait(
+        lambda: _round_of(job, everyone, 0.0), everyone, begun, limit_s, "the job did not start"
+    )
     return found
 
 
@@ -219,7 +221,7 @@ def _serving(job: Job) -> int | None:
     return pids.index(int(found[1])) if found and int(found[1]) in pids else None
 
 
-def _victim(fault: Fault, before: Round, serving: int | None) -> int:
+def _victim(fault: Fault, before: FaultRound, serving: int | None) -> int:
     """The highest rank that fits, of at least three nodes."""
     rank_0 = next(node for node, rank in before.ranks.items() if rank == 0)
     if fault.host:
@@ -228,7 +230,7 @@ def _victim(fault: Fault, before: Round, serving: int | None) -> int:
 
 
 @dataclass
-class Round:
+class FaultRound:
     """The first collective of a group of workers, as far as they have got."""
 
     world: int
@@ -242,9 +244,9 @@ class Round:
     """The most times that the workers of one node were started since: 1 unless rounds have failed in between."""
 
 
-def _round_of(job: Job, nodes: set[int], after: float) -> Round | None:
+def _round_of(job: Job, nodes: set[int], after: float) -> FaultRound | None:
     """The round with exactly these members, begun after that, once all of them have had their first collective."""
-    rounds: dict[int, Round] = {}
+    rounds: dict[int, FaultRound] = {}
     started: dict[int, float] = {}
     starts = 0
     for node in range(len(job.agents)):
@@ -255,7 +257,7 @@ def _round_of(job: Job, nodes: set[int], after: float) -> Round | None:
                 own += said["at"] > after
                 starts = max(starts, own)
             elif said["at"] > after:
-                each = rounds.setdefault(said["round"], Round(said["world"]))
+                each = rounds.setdefault(said["round"], FaultRound(said["world"]))
                 each.ranks[node] = said["rank"]
                 each.at = max(each.at, said["at"])
                 each.started = max(each.started, started[said["pid"]])

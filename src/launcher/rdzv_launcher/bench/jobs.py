@@ -26,7 +26,7 @@ from rdzv_launcher.bench.backends import Candidate
 from rdzv_launcher.bench.children import Guard, end_all, environment, names_remark
 from rdzv_launcher.bench.job_worker import PREFIX
 from rdzv_launcher.bench.points import DidNotFinish, Point, points_of, take_turns
-from rdzv_launcher.bench.results import Output
+from rdzv_launcher.bench.results import BenchOutput
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.testing.harness import NOTHING, Harness
@@ -227,7 +227,7 @@ def _program(name: str) -> Path:
 class JobBench:
     """One run of a benchmark: where its jobs run, of whom, and where figures go."""
 
-    output: Output
+    output: BenchOutput
     guard: Guard
     mine: Sequence[Launcher]
     """``rdzv-run`` on each requested backend."""
@@ -245,7 +245,7 @@ def job_bench(args: argparse.Namespace, found: list[Candidate]) -> Iterator[JobB
         if not _program(program).exists():
             raise RdzvError(f"no {program} next to {sys.executable}", remedy="Install torch and rdzv-plugins.")
     confs = {each.name: each.harness.conf for each in found}
-    output = Output(args, dict(each.version for each in found), backends=confs)
+    output = BenchOutput(args, dict(each.version for each in found), backends=confs)
     with Guard() as guard, ExitStack() as running:
         backends.start(found, running)
         running.enter_context(output)  # its file is created here, so none is left if something necessary is missing
@@ -257,7 +257,7 @@ def job_bench(args: argparse.Namespace, found: list[Candidate]) -> Iterator[JobB
 class JobCase:
     """One case: launchers that take turns, and the last words of jobs that failed."""
 
-    def __init__(self, name: str, output: Output, launchers: Sequence[Launcher]) -> None:
+    def __init__(self, name: str, output: BenchOutput, launchers: Sequence[Launcher]) -> None:
         self.name, self._output = name, output
         self._by_name = {launcher.name: launcher for launcher in launchers}
         self._given_up: dict[str, str] = {}

@@ -61,7 +61,7 @@ then; it learns it only from its failing workers; there is no further round.
 """
 
 
-class Node:
+class BenchNode:
     """What the benchmark asks of one simulated node. Each is used by its own thread, except where a method says so.
 
     Most are not told that they have to join again, and say nothing when they go.
@@ -109,7 +109,7 @@ def gave_up(error: Exception) -> dict[str, Any]:
     return {"gave_up": text if isinstance(error, RdzvError) else f"{type(error).__name__}: {text}"}
 
 
-class HostedNode(Node):
+class HostedNode(BenchNode):
     """A node of an installed backend: the plug-in host makes request, options and handler."""
 
     def __init__(self, host: PluginHost, request: Request) -> None:
@@ -149,7 +149,7 @@ class HostedNode(Node):
         return round_ | {"asked": dict(+asked) if self._counts else None, "leads": self._asked.leads}
 
 
-class TorchNode(Node):
+class TorchNode(BenchNode):
     """torch's own, as plain torchrun makes it: dynamic on its ``C10dRendezvousBackend``, or static."""
 
     def __init__(self, number: int, request: Request, timeout_s: float, *, static: bool = False) -> None:
@@ -210,7 +210,7 @@ class HeldNodes:
         """``numbers``: those of its nodes."""
         self._connection, self._host, self._task, self._numbers = connection, host, task, numbers
         self._sending = threading.Lock()
-        self._nodes: dict[int, Node] = {}
+        self._nodes: dict[int, BenchNode] = {}
         self._missing = itertools.count()
         self._began = 0.0
 
@@ -233,7 +233,7 @@ class HeldNodes:
             return gave_up(error)
         return {"created": len(self._nodes), "tells": next(iter(self._nodes.values())).tells}
 
-    def _node(self, number: int) -> Node:
+    def _node(self, number: int) -> BenchNode:
         task, request = self._task, cast(Request, self._task["request"])
         request = replace(request, conf=MappingProxyType(dict(request.conf)))
         if task["ranks"]:
@@ -271,7 +271,7 @@ class HeldNodes:
             if node.tells == NOT_TOLD:
                 node.again()
 
-    def _live(self, node: Node) -> None:
+    def _live(self, node: BenchNode) -> None:
         try:
             while True:
                 node.join()

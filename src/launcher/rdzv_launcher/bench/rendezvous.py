@@ -18,7 +18,7 @@ from rdzv_launcher.bench import backends
 from rdzv_launcher.bench.backends import Candidate
 from rdzv_launcher.bench.children import Child, Guard, names_remark
 from rdzv_launcher.bench.points import DidNotFinish, Point, Turns, take_turns
-from rdzv_launcher.bench.results import Output
+from rdzv_launcher.bench.results import BenchOutput
 from rdzv_plugins.errors import RdzvError, UsageError
 from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.kvstore.native.limits import raise_file_limit
@@ -76,7 +76,7 @@ def run(args: Namespace) -> int:
     """
     _check(args)
     found = backends.candidates(args, _wanted(args.ttl, args.limit))
-    output = Output(args, dict(each.version for each in found), backends=[each.name for each in found])
+    output = BenchOutput(args, dict(each.version for each in found), backends=[each.name for each in found])
     with Guard() as guard, output, ExitStack() as running:
         for each in found:
             each.harness = each.harness.afresh(guard.directory)
@@ -112,7 +112,7 @@ def _case(
     nodes: int,
     args: Namespace,
     targets: Sequence[Candidate],
-    output: Output,
+    output: BenchOutput,
     files: Path,
     given_up: dict[str, str],
 ) -> None:

@@ -110,7 +110,7 @@ def _load() -> str:
 # where the figures of one run go
 
 
-class Output:
+class BenchOutput:
     """A table or JSON lines on stdout, and with ``--out`` a file and charts. A context manager; for one thread.
 
     After an error inside, what was measured is kept.
@@ -137,7 +137,7 @@ class Output:
             self._file = Path(args.out) / f"{self.bench}-{now:%Y%m%d-%H%M%S}{SUFFIX}"
             require_writable(self._file.parent)
 
-    def __enter__(self) -> Output:
+    def __enter__(self) -> BenchOutput:
         if self._file is not None:  # here, so that no empty file is left if something necessary is missing
             self._streams.append(self._open.enter_context(self._file.open("x")))
         self._write("manifest", self._about)

@@ -41,7 +41,7 @@ from rdzv_launcher.bench.children import (
     settled,
 )
 from rdzv_launcher.bench.points import DidNotFinish, Point, Turns, points_of, take_turns
-from rdzv_launcher.bench.results import Output
+from rdzv_launcher.bench.results import BenchOutput
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import MissingDependency, RdzvError, UsageError
 from rdzv_plugins.kvstore.native.limits import raise_file_limit
@@ -148,7 +148,7 @@ def run(args: Namespace) -> int:
     """
     _check(args)
     load_module()
-    with Guard(), Output(args) as output:
+    with Guard(), BenchOutput(args) as output:
         for workload in args.workloads:
             if workload == "init":
                 given_up: dict[str, str] = {}
@@ -217,7 +217,7 @@ def start(target: str, running: ExitStack) -> Child:
     return running.enter_context(Child(what, torch_server, kind == "libuv", environment=quiet))
 
 
-def _case(case: StoreCase, args: Namespace, output: Output) -> None:
+def _case(case: StoreCase, args: Namespace, output: BenchOutput) -> None:
     """Turns of all servers of one case: the same over all turns, or new ones where they must have held nothing yet."""
     fresh, of_turn = case.workload == "hold", -1
     at: dict[str, tuple[Child, int]] = {}
@@ -344,7 +344,7 @@ def _caption(args: Namespace) -> str:
 # the workload init
 
 
-def _init_case(nodes: int, each: int, args: Namespace, output: Output, given_up: dict[str, str]) -> None:
+def _init_case(nodes: int, each: int, args: Namespace, output: BenchOutput, given_up: dict[str, str]) -> None:
     """Measure one number of nodes, by all routes, without a delay and with it."""
     delays = {"": 0.0} | ({f", {args.delay:g} ms": args.delay} if args.delay else {})
     ways = {f"{route}{delay}": (route, ms) for delay, ms in delays.items() for route in ROUTES}
@@ -412,7 +412,7 @@ def new_requests(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:
 # the workload worker
 
 
-def _measure_workers(args: Namespace, output: Output) -> None:
+def _measure_workers(args: Namespace, output: BenchOutput) -> None:
     """Measure all numbers of workers and sizes of values, by both transports."""
     rounds = _QUICK_WORKER_ROUNDS if args.quick else _WORKER_ROUNDS
     with Child("the process of torch's workers", _workers) as workers:
@@ -426,7 +426,7 @@ def _measure_workers(args: Namespace, output: Output) -> None:
                 _worker_case(workers, work, args.repeats, output)
 
 
-def _worker_case(workers: Child, work: Mapping[str, Any], repeats: int, output: Output) -> None:
+def _worker_case(workers: Child, work: Mapping[str, Any], repeats: int, output: BenchOutput) -> None:
     count = work["count"]
     case = f"{count} worker{'s' if count > 1 else ''}, values of {work['size']} bytes"
 

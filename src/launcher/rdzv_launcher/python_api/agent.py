@@ -76,7 +76,7 @@ class Order(Struct, frozen=True):
         return f"{self.directory}/answer"
 
 
-class Answer(Struct, frozen=True):
+class LaunchAnswer(Struct, frozen=True):
     """How a launch ended, as its caller is told."""
 
     pids: Mapping[int, int] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Answer(Struct, frozen=True):
     """The signals that were a notice, and so did not stop it."""
 
 
-class Agent:
+class LaunchedAgent:
     """One such process, a child of this one, in a session of its own: a terminal's signals reach only the caller."""
 
     def __init__(self, order: Order, function: Function | None = None) -> None:
@@ -134,11 +134,11 @@ class Agent:
             while self._lives() and time.monotonic() < deadline:
                 time.sleep(_AGAIN_S)
 
-    def answer(self) -> Answer | None:
+    def answer(self) -> LaunchAnswer | None:
         """Its answer; None if it ended without one."""
         try:
             with open(self._order.answer, "rb") as file:
-                found: Answer = pickle.load(file)
+                found: LaunchAnswer = pickle.load(file)
         except FileNotFoundError:
             return None
         return found
@@ -245,9 +245,9 @@ def _answer(order: Order, function: Function | None) -> None:
         start, logs_specs = _prepare(order, function)
         notices = tuple(map(int, start.notice.signals))
         inherited = Inherited(order.descriptors, function)
-        answer = Answer() if start.request.idle else _told(launch(start, inherited, logs_specs))
+        answer = LaunchAnswer() if start.request.idle else _told(launch(start, inherited, logs_specs))
     except Exception as error:
-        answer = Answer(error=_sendable(error))
+        answer = LaunchAnswer(error=_sendable(error))
     write_whole(order.answer, replace(answer, notices=notices))
 
 
@@ -271,7 +271,7 @@ def _prepare(order: Order, function: Function | None) -> tuple[Preparation, Any]
     return start, logs_specs
 
 
-def _told(ending: Ending) -> Answer:
+def _told(ending: Ending) -> LaunchAnswer:
     """The end of the launch as an answer."""
     first, end = ending.first, ending.end
     if first is not None:
@@ -279,15 +279,15 @@ def _told(ending: Ending) -> Answer:
         here = first.global_rank in failures
         if not here:
             failures = {first.global_rank: worker_failure(first, time.time()), **failures}
-        return Answer(failures=failures, first=first.global_rank, first_here=here, text=describe(first))
+        return LaunchAnswer(failures=failures, first=first.global_rank, first_here=here, text=describe(first))
     if end.error is not None:
-        return Answer(error=_sendable(end.error))
+        return LaunchAnswer(error=_sendable(end.error))
     if end.signal is not None:
-        return Answer(signal=int(end.signal))
+        return LaunchAnswer(signal=int(end.signal))
     if ending.group is None:
-        return Answer()
+        return LaunchAnswer()
     pids = ending.group.pids
-    return Answer(pids={each.global_rank: pids[each.local_rank] for each in ending.group.workers})
+    return LaunchAnswer(pids={each.global_rank: pids[each.local_rank] for each in ending.group.workers})
 
 
 def _sendable(error: Exception) -> RdzvError:

@@ -14,7 +14,7 @@ from multiprocessing import forkserver
 from types import FrameType
 from typing import Any
 
-from rdzv_launcher.python_api.agent import Agent, Answer, Function, Order, interpreter
+from rdzv_launcher.python_api.agent import Function, LaunchAnswer, LaunchedAgent, Order, interpreter
 from rdzv_launcher.python_api.config import LaunchConfig, as_ours, blaming_fields, has_own_logs, options_of
 from rdzv_launcher.python_api.function import Call, name_of, write_function
 from rdzv_launcher.python_api.results import (
@@ -99,7 +99,7 @@ class _Launch:
         notices = str(self._config.rdzv_configs.get("notice_signals", "")).replace(":", ",")
         signals = RelayedSignals(self._config.signals_to_handle, notices)
         with signals.handled():
-            agent = Agent(order, function)
+            agent = LaunchedAgent(order, function)
             try:
                 signals.pass_on_to(agent.pid)
                 agent.wait()
@@ -136,7 +136,7 @@ class _Launch:
                 parts["forkserver"] = _preloaded()
         return Order(options, self._directory, os.getpid(), path=tuple(sys.path), **parts), function
 
-    def _read(self, agent: Agent, arrived: signal.Signals | None) -> dict[int, Any]:
+    def _read(self, agent: LaunchedAgent, arrived: signal.Signals | None) -> dict[int, Any]:
         """The results of the launch. Raises its error if it has one."""
         answer = agent.answer()
         if answer is not None and arrived in answer.notices:  # the launch has decided how it ended
@@ -158,7 +158,7 @@ class _Launch:
             return {}
         return {rank: self._returned(rank, pid) for rank, pid in sorted(answer.pids.items())}
 
-    def _raise_failure(self, answer: Answer) -> None:
+    def _raise_failure(self, answer: LaunchAnswer) -> None:
         assert answer.first is not None
         first = answer.failures[answer.first]
         also = "".join(f"; also rank {rank}" for rank in answer.failures if rank != answer.first)

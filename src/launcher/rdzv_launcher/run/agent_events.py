@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rdzv_launcher.run.agent import events, steps
-from rdzv_launcher.run.agent.loop import Observer
+from rdzv_launcher.run.agent.loop import AgentObserver
 from rdzv_launcher.run.agent.state_machine import AgentStateMachine
 from rdzv_launcher.run.workers.failures import WorkerFailure
 from rdzv_launcher.run.workers.spec import WorkersSpec
@@ -24,7 +24,7 @@ from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.errors import UsageError
 
 
-class AgentEvents(Observer):
+class AgentEvents(AgentObserver):
     """Tells torch's event handlers what the agent does. One per agent. ``watchdog`` may be called by any thread."""
 
     def __init__(self, spec: WorkersSpec, backend: str) -> None:

@@ -8,7 +8,7 @@ from typing import get_args
 
 from rdzv_launcher.run.agent import events
 from rdzv_launcher.run.agent.events import Event
-from rdzv_launcher.run.agent.loop import Observer
+from rdzv_launcher.run.agent.loop import AgentObserver
 from rdzv_launcher.run.agent.state_machine import AgentStateMachine, Stage
 from rdzv_launcher.run.health import Health, readiness
 from rdzv_launcher.run.metrics import STORE, Metric, MetricsPage, Reading, read_stores, reading
@@ -62,7 +62,7 @@ class _Times:
         return {**self.spent, self.stage: self.spent.get(self.stage, 0.0) + moment - self.since}
 
 
-class AgentFigures(Observer):
+class AgentFigures(AgentObserver):
     """The figures of an agent. Counted by its main thread, read by any."""
 
     def __init__(self, request: Request, max_restarts: int) -> None:

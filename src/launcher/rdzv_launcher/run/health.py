@@ -60,7 +60,7 @@ ALIVE, READY, METRICS = "/healthz", "/readyz", "/metrics"
 _OK, _NOT_FOUND, _FAILED, _NOT_INSTALLED, _UNAVAILABLE = 200, 404, 500, 501, 503
 
 
-class Answer(Struct, frozen=True):
+class HttpAnswer(Struct, frozen=True):
     """An HTTP status, and a sentence for people, or content of the type ``kind``."""
 
     status: int
@@ -68,24 +68,24 @@ class Answer(Struct, frozen=True):
     kind: str = TEXT
 
 
-def metrics_alone(metrics: MetricsPage) -> Callable[[str], Answer]:
+def metrics_alone(metrics: MetricsPage) -> Callable[[str], HttpAnswer]:
     """The answers of a process whose health nobody asks for here, by the path that is requested."""
     return lambda path: (
-        metrics_answer(metrics) if path.partition("?")[0] == METRICS else Answer(_NOT_FOUND, f"there is {METRICS}")
+        metrics_answer(metrics) if path.partition("?")[0] == METRICS else HttpAnswer(_NOT_FOUND, f"there is {METRICS}")
     )
 
 
-def metrics_answer(metrics: MetricsPage) -> Answer:
+def metrics_answer(metrics: MetricsPage) -> HttpAnswer:
     """The metrics; a sentence if they are not available."""
     from rdzv_launcher.run.metrics import CONTENT_TYPE  # most launches have none
 
     try:
-        return Answer(_OK, metrics.text(), CONTENT_TYPE)
+        return HttpAnswer(_OK, metrics.text(), CONTENT_TYPE)
     except MissingDependency as error:
-        return Answer(_NOT_INSTALLED, f"{error}. {error.remedy}")
+        return HttpAnswer(_NOT_INSTALLED, f"{error}. {error.remedy}")
     except Exception as error:
         logger.debug("cannot read the metrics", exc_info=True)
-        return Answer(_FAILED, f"cannot read the metrics: {type(error).__name__}: {error}")
+        return HttpAnswer(_FAILED, f"cannot read the metrics: {type(error).__name__}: {error}")
 
 
 class Health:
@@ -101,26 +101,26 @@ class Health:
         """From now on ``readiness`` says whether the workers work, and, in a sentence, what is going on. Any thread."""
         self._readiness, self._metrics = readiness, metrics
 
-    def answer(self, path: str) -> Answer:
+    def answer(self, path: str) -> HttpAnswer:
         path = path.partition("?")[0]
         if path == ALIVE:
             return self._alive()
         if path == READY:
             ready, text = self._state()
-            return Answer(_OK if ready else _UNAVAILABLE, text)
+            return HttpAnswer(_OK if ready else _UNAVAILABLE, text)
         if path == METRICS:
             if self._metrics is None:
-                return Answer(_UNAVAILABLE, "there are no metrics before this node begins to join the others")
+                return HttpAnswer(_UNAVAILABLE, "there are no metrics before this node begins to join the others")
             return metrics_answer(self._metrics)
-        return Answer(_NOT_FOUND, f"there are {ALIVE}, {READY} and {METRICS}")
+        return HttpAnswer(_NOT_FOUND, f"there are {ALIVE}, {READY} and {METRICS}")
 
-    def _alive(self) -> Answer:
+    def _alive(self) -> HttpAnswer:
         overdue = self._heartbeat.overdue()
         if overdue > self._patience:
             place = self._heartbeat.place()
             where = f", at {place}" if place else ""
-            return Answer(_UNAVAILABLE, f"the agent's main thread has stood still for {overdue:.0f} s{where}")
-        return Answer(_OK, f"alive: {self._state()[1]}")
+            return HttpAnswer(_UNAVAILABLE, f"the agent's main thread has stood still for {overdue:.0f} s{where}")
+        return HttpAnswer(_OK, f"alive: {self._state()[1]}")
 
     def _state(self) -> tuple[bool, str]:
         try:
@@ -181,7 +181,7 @@ _MOST = 32
 class HealthServer:
     """Serves from ``open`` to ``close``, on a thread and an event loop of its own."""
 
-    def __init__(self, answer: Callable[[str], Answer], listener: socket.socket) -> None:
+    def __init__(self, answer: Callable[[str], HttpAnswer], listener: socket.socket) -> None:
         """Takes over ``listener``.
 
         ``answer`` is called on the server's thread with the path of each request; raises nothing, waits for nobody.

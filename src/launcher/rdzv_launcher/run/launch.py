@@ -19,7 +19,7 @@ from rdzv_launcher.run.agent import steps
 from rdzv_launcher.run.agent.events import Hung
 from rdzv_launcher.run.agent.failures import RetryLimits
 from rdzv_launcher.run.agent.fence import Fence
-from rdzv_launcher.run.agent.loop import AgentLoop, Inbox, MainThreadHeartbeat, Observer, Settings
+from rdzv_launcher.run.agent.loop import AgentLoop, AgentObserver, Inbox, MainThreadHeartbeat, Settings
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
 from rdzv_launcher.run.agent.state_machine import Limits
 from rdzv_launcher.run.agent.steps import ExitOutcomes
@@ -29,8 +29,8 @@ from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.preemption.node import NodeNotices
 from rdzv_launcher.run.preparation import Preparation
 from rdzv_launcher.run.run_directory import RunDirectory
-from rdzv_launcher.run.stacks.node import Node, NodeStacks
-from rdzv_launcher.run.stacks.node import Worker as NodeWorker
+from rdzv_launcher.run.stacks.node import NodeSnapshot, NodeStacks
+from rdzv_launcher.run.stacks.node import StackedWorker as NodeWorker
 from rdzv_launcher.run.supervisor.descendants import ProcessTag, mark_children
 from rdzv_launcher.run.supervisor.in_worker import asked
 from rdzv_launcher.run.supervisor.messages import Inherited, OwnedResources, Start
@@ -50,7 +50,7 @@ from rdzv_launcher.run.workers.failures import (
     worker_failure,
 )
 from rdzv_launcher.run.workers.output.log_files import Layout, LogFiles
-from rdzv_launcher.run.workers.output.output import Output
+from rdzv_launcher.run.workers.output.output import WorkerOutput
 from rdzv_launcher.run.workers.spec import NO_EVENTS, Kind
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 from rdzv_plugins.errors import PeerFailed
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from rdzv_launcher.run.agent_metrics import AgentFigures
     from rdzv_launcher.run.hangs.watch import HangWatch
     from rdzv_launcher.run.health import Health
-    from rdzv_launcher.run.timeline import Recorder
+    from rdzv_launcher.run.timeline import TimelineRecorder
     from rdzv_launcher.run.workers.torch_classes import FileTimer
 
 logger = logging.getLogger(__name__)
@@ -172,22 +172,24 @@ class Launch:
         self._spec, self._directory, self._rendezvous = start.spec, context.directory, rendezvous
         self._timer, self._events = context.timer, context.events
         handler, inbox = rendezvous.handler, context.inbox
-        self._timeline: Recorder | None = None
+        self._timeline: TimelineRecorder | None = None
         if start.args.timeline:  # after the supervisor, a fork that must not have threads
-            from rdzv_launcher.run.timeline import Recorder  # most launches do not need it
+            from rdzv_launcher.run.timeline import TimelineRecorder  # most launches do not need it
 
-            self._timeline = Recorder.open(start.args.timeline, start.request.run_id, start.request.backend)
+            self._timeline = TimelineRecorder.open(start.args.timeline, start.request.run_id, start.request.backend)
         figures: AgentFigures | None = None
         if context.health is not None:
             from rdzv_launcher.run.agent_metrics import AgentFigures  # most launches do not need it
 
             figures = AgentFigures(start.request, self._spec.max_restarts)
-        observers: list[Observer] = [each for each in (self._timeline, figures, self._events) if each is not None]
+        observers: list[AgentObserver] = [each for each in (self._timeline, figures, self._events) if each is not None]
         if observers:
             handler.tell_events(lambda event: _tell_all(observers, event))
         self._monitor = WorkerMonitor(Path(context.directory.path, "pipes"), self._wrote)
         on_first = None if self._timeline is None else self._wrote
-        self._output = Output(self._spec, context.layout, self._monitor.attach, on_first, context.directory.ensure)
+        self._output = WorkerOutput(
+            self._spec, context.layout, self._monitor.attach, on_first, context.directory.ensure
+        )
         on_request = start.args.worker_stacks or start.args.hang_timeout > 0
         self._stacks = NodeStacks(self._node, context.directory.path, logs=self._output.root, on_request=on_request)
         mark_children(context.mark)
@@ -314,15 +316,15 @@ class Launch:
         use_agent_store = self._rendezvous.handler.use_agent_store
         return prepare_starts(self._spec, group, self._output, use_agent_store, additions)
 
-    def _node(self) -> Node:
+    def _node(self) -> NodeSnapshot:
         """Who works here now. Any thread may ask."""
         group, stage = self._loop.group, self._loop.decisions.stage
         host, agent, own = socket.gethostname(), os.getpid(), self._stacks.own
         if group is None:
-            return Node(host, agent, own_stacks=own)
+            return NodeSnapshot(host, agent, own_stacks=own)
         pids = group.pids
         here = (each for each in group.workers if each.local_rank in pids)
-        return Node(
+        return NodeSnapshot(
             host,
             agent,
             group.group_rank,
@@ -419,7 +421,7 @@ def _settings(start: Preparation) -> Settings:
     )
 
 
-def _tell_all(observers: Sequence[Observer], event: RoundEvent) -> None:
+def _tell_all(observers: Sequence[AgentObserver], event: RoundEvent) -> None:
     for each in observers:
         each.saw(event)
 

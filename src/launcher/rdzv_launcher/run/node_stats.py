@@ -15,7 +15,7 @@ from msgspec import Meta, Struct, to_builtins
 
 from rdzv_launcher.run.agent.state_machine import AgentStateMachine
 from rdzv_launcher.run.stacks import processes
-from rdzv_launcher.run.stacks.node import Node, Worker
+from rdzv_launcher.run.stacks.node import NodeSnapshot, StackedWorker
 from rdzv_launcher.run.workers.output.growing_file import last_lines
 from rdzv_plugins.system.processes import children_now, read_stat
 
@@ -44,14 +44,14 @@ class NodeStats(Struct, frozen=True):
     workers: Annotated[tuple[WorkerStats, ...], Meta(max_length=4096)]
 
 
-def vitals(node: Node, decisions: AgentStateMachine) -> Any:
+def vitals(node: NodeSnapshot, decisions: AgentStateMachine) -> Any:
     """The figures, as JSON. Any thread may call it; takes about a millisecond for each worker."""
     pids_of = children_now()
     workers = tuple(each for worker in node.workers if (each := _worker(worker, pids_of)) is not None)
     return to_builtins(NodeStats(decisions.stage, decisions.restarts_used, time.monotonic(), workers))
 
 
-def _worker(worker: Worker, pids_of: Callable[[int], list[int]]) -> WorkerStats | None:
+def _worker(worker: StackedWorker, pids_of: Callable[[int], list[int]]) -> WorkerStats | None:
     """The figures of one worker; None if it has ended."""
     own = read_stat(worker.pid)
     if own is None or not own.lives:
@@ -96,7 +96,7 @@ class LogAnswer(Struct, frozen=True):
 
 def log_tail(
     arguments: Mapping[str, Any],
-    node: Node,
+    node: NodeSnapshot,
     files: Callable[[int], Mapping[str, str]],
     stderr: Callable[[int], Sequence[str]],
 ) -> Any:

@@ -23,7 +23,7 @@ from msgspec import Meta, Struct, ValidationError, convert
 from rdzv_launcher.run import names
 from rdzv_launcher.run.agent import events, steps
 from rdzv_launcher.run.agent.events import Event
-from rdzv_launcher.run.agent.loop import Observer
+from rdzv_launcher.run.agent.loop import AgentObserver
 from rdzv_launcher.run.agent.steps import Step
 from rdzv_launcher.run.workers.failures import describe, describe_exit
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
@@ -69,7 +69,7 @@ INTERRUPTING = frozenset({"failed", "hung", "lost", "asked", "over", "stopping",
 _Seconds = Annotated[float, Meta(gt=-1e12, lt=1e12)]
 
 
-class Record(Struct, frozen=True):
+class TimelineRecord(Struct, frozen=True):
     """One event. Times are in seconds."""
 
     event: str
@@ -99,7 +99,7 @@ class Record(Struct, frozen=True):
         return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
 
 
-def parse(line: bytes) -> Record:
+def parse(line: bytes) -> TimelineRecord:
     """Read an event from a line. Raises ``ValueError``, saying what is wrong."""
     try:
         data = json.loads(line)
@@ -111,7 +111,7 @@ def parse(line: bytes) -> Record:
         raise ValueError(f"it is of version {str(data['v'])[:20]}, and this rdzv reads version {VERSION}")
     facts = {name: value for name, value in data.items() if name not in BASE and _is_fact(name, value)}
     try:
-        return convert({name: data[name] for name in BASE if name in data} | {"facts": facts}, Record)
+        return convert({name: data[name] for name in BASE if name in data} | {"facts": facts}, TimelineRecord)
     except ValidationError as error:
         raise ValueError(f"it is not an event: {error}") from None
 
@@ -139,7 +139,7 @@ class TimelineFile:
         self._lost = 0
         """The number of events since the last that was written."""
 
-    def take(self, record: Record) -> None:
+    def take(self, record: TimelineRecord) -> None:
         """Write the event, or report once that this is not possible."""
         try:
             if self._fd < 0:
@@ -273,7 +273,7 @@ class Spans:
         self._given_up = False
         self._last = 0
 
-    def take(self, record: Record) -> None:
+    def take(self, record: TimelineRecord) -> None:
         """Take one event: of a new phase, or within one."""
         if self._given_up:
             return
@@ -310,7 +310,7 @@ class Spans:
                     "the last spans of the timeline may be lost: they were not accepted within %g s", _LAST_S
                 )
 
-    def _begin(self, record: Record) -> None:
+    def _begin(self, record: TimelineRecord) -> None:
         try:
             self._provider = self._make(self._environment)
         except Exception as error:
@@ -333,7 +333,7 @@ class Spans:
             self._phase = None
 
 
-def _attributes(record: Record) -> dict[str, Any]:
+def _attributes(record: TimelineRecord) -> dict[str, Any]:
     named = {"run": record.run, "host": record.host, "agent": record.agent, "node": record.node, "round": record.round}
     return {f"rdzv.{name}": value for name, value in named.items() if value is not None}
 
@@ -354,7 +354,7 @@ _CLOSE_S = 2.0
 """How long the end of an agent waits for what is not written yet."""
 
 
-class Recorder(Observer):
+class TimelineRecorder(AgentObserver):
     """Writes the timeline of an agent. One per agent. Thread-safe. It never keeps its caller waiting."""
 
     def __init__(
@@ -374,17 +374,19 @@ class Recorder(Observer):
         self._generation = self._written = 0
         """The generation of workers that was started last, and the newest one that has written something."""
         self._running = False
-        self._queue: BackgroundQueue[Record] = BackgroundQueue("rdzv-timeline", self._deliver, _say_dropped, limit=most)
+        self._queue: BackgroundQueue[TimelineRecord] = BackgroundQueue(
+            "rdzv-timeline", self._deliver, _say_dropped, limit=most
+        )
         self._note("opened", pid=os.getpid(), clock=clock_id(), backend=backend)
 
     @staticmethod
-    def open(directory: str, run: str, backend: str) -> Recorder:
+    def open(directory: str, run: str, backend: str) -> TimelineRecorder:
         """Open a recorder, as ``--timeline`` asks for it."""
         host, agent = socket.gethostname(), os.urandom(5).hex()  # a name that no other process has
         sinks: list[Sink] = [TimelineFile(directory, run, host, agent)]
         if spans_wanted(os.environ):
             sinks.append(Spans())
-        return Recorder(run, sinks, host, agent, backend=backend)
+        return TimelineRecorder(run, sinks, host, agent, backend=backend)
 
     def heard(self, event: Event, group: WorkerGroup | None) -> None:
         match event:
@@ -414,7 +416,7 @@ class Recorder(Observer):
         match step:
             case steps.Join():
                 self._note("joined")
-            case steps.Report(local_rank, exit_code):
+            case steps.ReportFailure(local_rank, exit_code):
                 cause = f"{_worker(group, local_rank)} ended with {describe_exit(exit_code)}"
                 self._note("failed", cause=cause, exit_code=exit_code)
             case steps.ReportHang(failure):
@@ -481,9 +483,9 @@ class Recorder(Observer):
                 phase = self._phase
             self._phase = phase
             who = self._run, self._node, self._host, self._agent
-            self._queue.put(Record(event, mono, wall, *who, self._round, phase, printable(cause), facts))
+            self._queue.put(TimelineRecord(event, mono, wall, *who, self._round, phase, printable(cause), facts))
 
-    def _deliver(self, record: Record) -> None:
+    def _deliver(self, record: TimelineRecord) -> None:
         for sink in self._sinks:
             _try(lambda sink=sink: sink.take(record))  # type: ignore[misc]
             if record.event == "ended":

@@ -43,7 +43,7 @@ _MOST_S = 1e11
 """Later than any time that a clock has."""
 
 
-class Entry(Struct, frozen=True):
+class LogFile(Struct, frozen=True):
     """A worker in one round, with everything that its node's index says about it."""
 
     worker: WorkerRecord
@@ -63,11 +63,11 @@ class Entry(Struct, frozen=True):
         return os.path.join(self.directory, found) if found else ""
 
 
-class Node(Struct, frozen=True):
+class NodeLogs(Struct, frozen=True):
     """What one agent has written."""
 
     directory: str
-    entries: tuple[Entry, ...]
+    entries: tuple[LogFile, ...]
     """Its entries, in the order in which the workers began."""
     unreadable: int
     """How many of its lines were not written by us."""
@@ -91,7 +91,7 @@ class Node(Struct, frozen=True):
         return frozenset((each.worker.round, each.worker.store_port, each.worker.rank) for each in self.entries)
 
 
-def find_nodes(directory: str) -> list[Node]:
+def find_nodes(directory: str) -> list[NodeLogs]:
     """All nodes below ``directory``, newest first. Raises ``UsageError`` if there is nothing."""
     if not os.path.isdir(directory):
         what = "is not a directory" if os.path.exists(directory) else "does not exist"
@@ -108,7 +108,7 @@ def find_nodes(directory: str) -> list[Node]:
     return sorted(found, key=lambda node: node.began, reverse=True)
 
 
-def newest_job(nodes: list[Node]) -> list[Node]:
+def newest_job(nodes: list[NodeLogs]) -> list[NodeLogs]:
     """Those of ``nodes``, newest first, that belong to the same job as the first.
 
     They had a round in common, but no rank in it: another launch with its own port has the same rounds.
@@ -131,19 +131,19 @@ def _with_index(directory: str) -> Iterator[str]:
         names[:] = [] if deep else [each for each in names if not _ROUND.fullmatch(each)]
 
 
-def read_node(directory: str) -> Node:
+def read_node(directory: str) -> NodeLogs:
     """The index in ``directory``. What cannot be read is left out, and counted."""
-    found: dict[tuple[int, int, int], Entry] = {}
+    found: dict[tuple[int, int, int], LogFile] = {}
     unreadable = 0
     try:
         # if it is a pipe, which others may have made there, nobody waits for its other end
         file = os.open(os.path.join(directory, INDEX), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(file, "rb") as index:
             if not stat.S_ISREG(os.fstat(file).st_mode):
-                return Node(directory, (), 1)
+                return NodeLogs(directory, (), 1)
             lines = index.read().split(b"\n")
     except OSError:
-        return Node(directory, (), 1)
+        return NodeLogs(directory, (), 1)
     for line in lines[:-1]:  # after the last line end there is nothing, or something that is still being written
         if not line:
             continue
@@ -158,8 +158,8 @@ def read_node(directory: str) -> Node:
             continue
         key = (worker.round, worker.local_rank, worker.pid)
         began = found[key].began if said.event == "ended" and key in found else said.time
-        found[key] = Entry(worker, directory, began, said.time if said.event == "ended" else None)
-    return Node(directory, tuple(found.values()), unreadable)
+        found[key] = LogFile(worker, directory, began, said.time if said.event == "ended" else None)
+    return NodeLogs(directory, tuple(found.values()), unreadable)
 
 
 class _Line(Struct):
@@ -185,7 +185,7 @@ def _inside(path: str) -> str:
     return found
 
 
-def _moved(entry: Entry, before: str, after: str) -> Entry:
+def _moved(entry: LogFile, before: str, after: str) -> LogFile:
     def name(path: str | None) -> str | None:
         first, slash, rest = (path or "").partition(os.sep)
         return f"{_inside(after)}{slash}{rest}" if first == before else path
@@ -197,7 +197,7 @@ def _moved(entry: Entry, before: str, after: str) -> Entry:
 _LONGEST = 8000
 
 
-def listing(entries: Sequence[Entry]) -> Iterator[str]:
+def listing(entries: Sequence[LogFile]) -> Iterator[str]:
     """Every worker of every round, with its files."""
     for number in sorted({each.worker.round for each in entries}):
         mine = [each for each in entries if each.worker.round == number]
@@ -211,7 +211,7 @@ def listing(entries: Sequence[Entry]) -> Iterator[str]:
                 yield f"    {shown(path)} ({size_of(path):,} bytes)"
 
 
-def headline(number: int, entries: Sequence[Entry]) -> str:
+def headline(number: int, entries: Sequence[LogFile]) -> str:
     """One line about a round: how many workers, since when, and who has failed."""
     hosts, began = {each.worker.host for each in entries}, min(each.began for each in entries)
     workers = many(len(entries), "worker")
@@ -227,7 +227,7 @@ def headline(number: int, entries: Sequence[Entry]) -> str:
     return f"round {number}: {workers} on {where}, from {when}{end}"
 
 
-def last_words(entries: Sequence[Entry], streams: Sequence[str], count: int) -> Iterator[str]:
+def last_words(entries: Sequence[LogFile], streams: Sequence[str], count: int) -> Iterator[str]:
     """The last lines of each worker's files."""
     for each in entries:
         worker = each.worker
@@ -262,7 +262,7 @@ def shown(path: str) -> str:
     return printable(path, _LONGEST)
 
 
-def _end(entry: Entry) -> str:
+def _end(entry: LogFile) -> str:
     if entry.worker.exit_code is None:
         return "still running, or its agent was killed"
     return describe_exit(entry.worker.exit_code) + (", stopped" if entry.worker.stopped else "")
@@ -323,7 +323,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _round(args: argparse.Namespace, entries: Sequence[Entry]) -> list[Entry]:
+def _round(args: argparse.Namespace, entries: Sequence[LogFile]) -> list[LogFile]:
     """The entries of the requested round; all of them if they are to be listed; none if nobody has failed."""
     rounds = sorted({each.worker.round for each in entries})
     number = rounds[-1]
@@ -342,7 +342,7 @@ def _round(args: argparse.Namespace, entries: Sequence[Entry]) -> list[Entry]:
     return chosen
 
 
-def _rank(rank: int, entries: Sequence[Entry]) -> list[Entry]:
+def _rank(rank: int, entries: Sequence[LogFile]) -> list[LogFile]:
     chosen = [each for each in entries if each.worker.rank == rank]
     if not chosen:
         worker = entries[0].worker
@@ -354,7 +354,7 @@ def _rank(rank: int, entries: Sequence[Entry]) -> list[Entry]:
     return chosen
 
 
-def _print_whole(entries: Sequence[Entry], only: str | None) -> None:
+def _print_whole(entries: Sequence[LogFile], only: str | None) -> None:
     """Print whole files, byte for byte: for one stream, nothing else."""
     for entry in entries:
         streams = (only,) if only else _STREAMS

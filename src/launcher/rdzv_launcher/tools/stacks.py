@@ -20,8 +20,8 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from rdzv_launcher.run.stacks import processes
-from rdzv_launcher.run.stacks.node import Node, Worker
-from rdzv_launcher.run.stacks.processes import Process
+from rdzv_launcher.run.stacks.node import NodeSnapshot, StackedWorker
+from rdzv_launcher.run.stacks.processes import StackedProcess
 from rdzv_launcher.run.stacks.reading import NATIVE_S, gather
 from rdzv_launcher.run.stacks.reports import Silent, WorkerReport, grouped, headline, read, report_text
 from rdzv_launcher.run.supervisor.messages import NAME as SUPERVISOR
@@ -35,7 +35,7 @@ _RUN, _RANK, _LOCAL, _NODE = "TORCHELASTIC_RUN_ID", "RANK", "LOCAL_RANK", "GROUP
 _AGENT = re.compile(r"(^|/)rdzv-run( |$)|rdzv_launcher\.run(\.cli)?( |$)")
 
 
-def local_jobs(run_id: str = "") -> dict[tuple[str, str], list[Node]]:
+def local_jobs(run_id: str = "") -> dict[tuple[str, str], list[NodeSnapshot]]:
     """The nodes of each job that are here, by its id and the address of its workers' store: an id may be used twice.
 
     ``run_id``: only those with this id. Linux: elsewhere there are none.
@@ -48,14 +48,14 @@ def local_jobs(run_id: str = "") -> dict[tuple[str, str], list[Node]]:
             continue
         if run_id in ("", env[_RUN]):
             nodes.setdefault((env[_RUN], _store(env), _agent_of(process)), []).append((pid, env))
-    jobs: dict[tuple[str, str], list[Node]] = {}
+    jobs: dict[tuple[str, str], list[NodeSnapshot]] = {}
     for (run, store, agent), workers in nodes.items():
         jobs.setdefault((run, store), []).append(_node(agent, workers))
     return jobs
 
 
 def read_job(
-    nodes: Sequence[Node], *, until: float, native: float, children: bool
+    nodes: Sequence[NodeSnapshot], *, until: float, native: float, children: bool
 ) -> tuple[list[WorkerReport], list[Silent]]:
     """The workers of a job's nodes here, and what has to be said about their agents.
 
@@ -82,7 +82,7 @@ def idle_agents(busy: Set[int]) -> list[int]:
     return [each.pid for each in agents if processes.name_of(each.pid) != SUPERVISOR]
 
 
-def _agent_of(worker: Process) -> int:
+def _agent_of(worker: StackedProcess) -> int:
     """The worker's parent; if that is a supervisor, the supervisor's parent."""
     supervisor = processes.look(worker.parent) if processes.name_of(worker.parent) == SUPERVISOR else None
     return worker.parent if supervisor is None else supervisor.parent
@@ -101,14 +101,14 @@ def _store(env: Mapping[str, str]) -> str:
     return ":".join(env.get(name, "") for name in names)
 
 
-def _node(agent: int, workers: list[tuple[int, Mapping[str, str]]]) -> Node:
+def _node(agent: int, workers: list[tuple[int, Mapping[str, str]]]) -> NodeSnapshot:
     env = workers[0][1]
     rank, own = env.get(_NODE, ""), env.get(VARIABLE, "").rpartition(",")[0]
-    return Node(
+    return NodeSnapshot(
         host=socket.gethostname(),
         agent=agent,
         node_rank=int(rank) if rank.isdecimal() else None,
-        workers=tuple(Worker(int(each[_RANK]), int(each[_LOCAL]), pid) for pid, each in workers),
+        workers=tuple(StackedWorker(int(each[_RANK]), int(each[_LOCAL]), pid) for pid, each in workers),
         own_stacks=Path(own) if own else None,
     )
 

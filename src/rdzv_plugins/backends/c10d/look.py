@@ -21,13 +21,13 @@ _NONE_YET = b"Y2FuaW1hZGFt"
 """What torch's backend writes before there is a state."""
 
 
-class Node:
+class NodeState:
     """Stands in for torch's ``_NodeDesc``."""
 
     addr = ""
     pid = 0
 
-    def __lt__(self, other: Node) -> bool:
+    def __lt__(self, other: NodeState) -> bool:
         return str(self.addr) < str(other.addr)
 
 
@@ -38,15 +38,15 @@ class State:
     complete = closed = False
 
     def __init__(self) -> None:
-        self.participants: dict[Node, int] = {}
-        self.wait_list: set[Node] = set()
-        self.redundancy_list: set[Node] = set()
+        self.participants: dict[NodeState, int] = {}
+        self.wait_list: set[NodeState] = set()
+        self.redundancy_list: set[NodeState] = set()
 
 
 _TORCHS = "torch.distributed.elastic.rendezvous.dynamic_rendezvous"
 _KNOWN: dict[tuple[str, str], Any] = {
     (_TORCHS, "_RendezvousState"): State,
-    (_TORCHS, "_NodeDesc"): Node,
+    (_TORCHS, "_NodeDesc"): NodeState,
     ("datetime", "datetime"): datetime.datetime,
     ("datetime", "timedelta"): datetime.timedelta,
     ("datetime", "timezone"): datetime.timezone,

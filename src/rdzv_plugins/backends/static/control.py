@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rdzv_plugins.backends.static.rounds import Arrival, Rounds
+from rdzv_plugins.backends.static.rounds import Arrival, StaticRounds
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import EndpointLost, StoreError, StoreLost, StoreTimeout
 from rdzv_plugins.kvstore.sockets.reach import REFUSED, CancelToken, try_connect
@@ -66,7 +66,7 @@ class ControlStore:
             runtime=runtime,
         )
         run = Prefixed(prefix, self.client)
-        self.record, self.rounds = JobRecord(run), Rounds(run, runtime)
+        self.record, self.rounds = JobRecord(run), StaticRounds(run, runtime)
 
     def interrupt(self, reason: str) -> None:
         """End all requests, now and later, with ``StoreLost`` and ``reason``. Never blocks."""

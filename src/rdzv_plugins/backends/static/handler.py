@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rdzv_plugins import errors
 from rdzv_plugins.backends.static import NAME, control, run_prefix
 from rdzv_plugins.backends.static.control import ControlStore, Peers
-from rdzv_plugins.backends.static.rounds import Arrival, Go, Over, Rounds, parse_over, this_agent
+from rdzv_plugins.backends.static.rounds import Arrival, Go, Over, StaticRounds, parse_over, this_agent
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.interfaces import (
     Failure,
@@ -462,7 +462,7 @@ class StaticHandler(RendezvousHandler):
         return self._control
 
     @property
-    def _rounds(self) -> Rounds:
+    def _rounds(self) -> StaticRounds:
         return self._control_().rounds
 
     def _is_needed(self) -> bool:

@@ -127,7 +127,7 @@ def parse_go(text: bytes) -> Go:
     return Go(tuple(data["members"]), data["master_addr"], data["master_port"], ended)
 
 
-class Rounds:
+class StaticRounds:
     """The keys above, in a store that already has the run's prefix. As thread-safe as the store."""
 
     def __init__(self, store: Store, runtime: Runtime = SYSTEM) -> None:

@@ -26,7 +26,17 @@ from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RendezvousF
 from rdzv_plugins.interfaces import Capability
 from rdzv_plugins.testing.harness import Service
 from rdzv_plugins.testing.job import NO_RELAY, ContractJob, JobTheme, ServingNode, state_of
-from rdzv_plugins.testing.nodes import Node, NodeError, NodesJob, NodeTheme, needs, regroup, take_in, together, told
+from rdzv_plugins.testing.nodes import (
+    NodeError,
+    NodeProcess,
+    NodesJob,
+    NodeTheme,
+    needs,
+    regroup,
+    take_in,
+    together,
+    told,
+)
 from rdzv_plugins.testing.parts import (
     LONG,
     PATIENCE,
@@ -445,7 +455,7 @@ class NodeFailures(NodeTheme):
                 self._assert_no_more(node, [each[number] for each in held])
                 assert node.exit() == 0, f"the process of {node} does not end as it should"
 
-    def _goes_on_without_rank_0(self, job: NodesJob, nodes: list[Node]) -> None:
+    def _goes_on_without_rank_0(self, job: NodesJob, nodes: list[NodeProcess]) -> None:
         """No node is special: the one with rank 0 is lost like any other."""
         victim = next(node for node in nodes if node.rank == 0)
         others = self.others_than(victim, nodes)
@@ -456,12 +466,12 @@ class NodeFailures(NodeTheme):
         take_in(others, again.join())
         self.gap(_NOT_SERVED)
 
-    def _have_reached_it(self, nodes: list[Node]) -> bool:
+    def _have_reached_it(self, nodes: list[NodeProcess]) -> bool:
         known = all(node.joining.done() or self.registered(node) for node in nodes)
         return known and (not self.harness.dialled or all(node.traffic() for node in nodes))
 
     @staticmethod
-    def _assert_no_more(node: Node, held: list[dict[str, int]]) -> None:
+    def _assert_no_more(node: NodeProcess, held: list[dict[str, int]]) -> None:
         """Assert that it has less than one more of anything per round: what is made once for a process may stay."""
 
         def grown() -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from rdzv_plugins.interfaces import Capability
-from rdzv_plugins.testing.launched import WAIT_S, Agent, AgentsJob, outputs
+from rdzv_plugins.testing.launched import WAIT_S, AgentProcess, AgentsJob, outputs
 from rdzv_plugins.testing.parts import wait_until
 from rdzv_plugins.testing.processes import send
 from rdzv_plugins.testing.suite import Theme
@@ -149,7 +149,7 @@ class LaunchTheme(Theme):
         job.nothing_left()
 
 
-def check_world(*agents: Agent, number: int = -1) -> list[dict[str, Any]]:
+def check_world(*agents: AgentProcess, number: int = -1) -> list[dict[str, Any]]:
     """Check that two ranks on two nodes report one and the same world, whose ranks have met in one store.
 
     Returns their reports of that round, the last one by default.
@@ -166,7 +166,7 @@ def check_world(*agents: Agent, number: int = -1) -> list[dict[str, Any]]:
     return reports
 
 
-def wait_for_world(agent: Agent, nodes: int) -> None:
+def wait_for_world(agent: AgentProcess, nodes: int) -> None:
     """Wait until the worker of ``agent`` runs in a round of ``nodes`` nodes."""
     size = str(nodes)
     wait_until(lambda: size in {each["WORLD_SIZE"] for each in agent.reports()}, f"a round of {size} node(s)", WAIT_S)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rdzv_plugins.interfaces import Capability
-from rdzv_plugins.testing.nodes import Node, NodesJob, NodeTheme, needs, regroup, take_in, told
+from rdzv_plugins.testing.nodes import NodeProcess, NodesJob, NodeTheme, needs, regroup, take_in, told
 
 _ENDPOINTS = 3
 """This many can lose one, whatever decides among those that are left."""
@@ -48,14 +48,14 @@ class MovesTheme(NodeTheme):
         conf = self.conf(last_call_timeout=1, outage_timeout=_OUTAGE_S)
         return self.nodes("2:3", conf=conf, endpoint=self.harness.endpoints(endpoints, _ENDPOINTS))
 
-    def _started(self, job: NodesJob) -> tuple[Node, list[Node]]:
+    def _started(self, job: NodesJob) -> tuple[NodeProcess, list[NodeProcess]]:
         """The node that serves, and the others by rank."""
         nodes = job.start(3)
         host = self.host_of(nodes)
         assert host is not None, "no node serves, of those whose endpoints they are"
         return host, self.others_than(host, nodes)
 
-    def _go_on(self, others: list[Node], host: Node, how: str) -> None:
+    def _go_on(self, others: list[NodeProcess], host: NodeProcess, how: str) -> None:
         told(others, f"{host}, which served, {how}")
         before = [node.rank for node in others]
         regroup(others, f"2 nodes in one round at another endpoint, as {host}, which served, {how}")

@@ -6,14 +6,24 @@ import time
 
 from rdzv_plugins.errors import NotNeeded
 from rdzv_plugins.interfaces import Capability, Failure
-from rdzv_plugins.testing.nodes import Node, NodeTheme, in_round, needs, one_world, regroup, take_in, together, told
+from rdzv_plugins.testing.nodes import (
+    NodeProcess,
+    NodeTheme,
+    in_round,
+    needs,
+    one_world,
+    regroup,
+    take_in,
+    together,
+    told,
+)
 from rdzv_plugins.testing.parts import PATIENCE, SLACK, wait_until
 
 _LAST_CALL_S, _JOIN_S = 5, 5
 _NOT_TOLD = "its handler does not override leave(): the others are not told how a node ends"
 
 
-class Rounds(NodeTheme):
+class RoundChecks(NodeTheme):
     """Tests I1, I2, I4, I7, I9, I10 of the design."""
 
     def test_all_nodes_agree_on_one_world(self) -> None:
@@ -253,7 +263,7 @@ class NodeEnds(NodeTheme):
                 )
 
 
-class Refusals(NodeTheme):
+class RefusalChecks(NodeTheme):
     """Tests I6 and I8 of the design."""
 
     def test_given_node_ranks_are_honoured(self) -> None:
@@ -290,7 +300,7 @@ class Refusals(NodeTheme):
             first = job.node(node_rank=0)
             first.join()
 
-            def refused() -> list[Node]:
+            def refused() -> list[NodeProcess]:
                 for node in (first, *both):
                     joining = node.joining
                     if joining.done() and not joining.failed() and node.num_nodes_waiting():
@@ -345,7 +355,7 @@ class Refusals(NodeTheme):
             together([first, second])
 
 
-class RendezvousTheme(Rounds, NodeEnds, Refusals):
+class RendezvousTheme(RoundChecks, NodeEnds, RefusalChecks):
     """Tests the invariants of the elastic rendezvous, I1 to I11, as far as the backend and its kind promise them.
 
     Each node is a process of its own, whose handler is made as the launcher makes it.

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from rdzv_plugins.testing.counts import LEAD
-from rdzv_plugins.testing.nodes import Node, NodeTheme, one_world
+from rdzv_plugins.testing.nodes import NodeProcess, NodeTheme, one_world
 from rdzv_plugins.testing.parts import wait_until
 from rdzv_plugins.testing.suite import Theme, gap_if
 
@@ -81,9 +81,9 @@ class ScaleTheme(NodeTheme):
         return None
 
 
-def _settled(nodes: list[Node]) -> dict[Node, Requests]:
+def _settled(nodes: list[NodeProcess]) -> dict[NodeProcess, Requests]:
     """The requests of each node so far, after a time without a cause for more and without any more."""
-    now: dict[Node, Requests] = {}
+    now: dict[NodeProcess, Requests] = {}
     for _ in range(_MOST_WAITS):
         for pending in [node.await_change_later(0.5) for node in nodes]:
             pending.result()
@@ -93,7 +93,7 @@ def _settled(nodes: list[Node]) -> dict[Node, Requests]:
     return now
 
 
-def _again(nodes: list[Node]) -> None:
+def _again(nodes: list[NodeProcess]) -> None:
     """All enter another round, when each has heard that this one is over: who loses its store before says so."""
     nodes[-1].join()
     for node in nodes[:-1]:
@@ -103,7 +103,9 @@ def _again(nodes: list[Node]) -> None:
     one_world(nodes)
 
 
-def _of_one(size: int, nodes: list[Node], after: Mapping[Node, Requests], before: Mapping[Node, Requests]) -> Requests:
+def _of_one(
+    size: int, nodes: list[NodeProcess], after: Mapping[NodeProcess, Requests], before: Mapping[NodeProcess, Requests]
+) -> Requests:
     """The requests of a node that neither decides nor serves the workers' store; the same for all such nodes.
 
     Attempts to lead are left out: who makes one depends on who came first.

@@ -10,18 +10,18 @@ from typing import ClassVar, TypeAlias, cast
 import pytest
 
 from rdzv_plugins.testing.harness import Harness
-from rdzv_plugins.testing.nodes import Node, NodeError, NodesJob, NodeTheme, in_round
+from rdzv_plugins.testing.nodes import NodeError, NodeProcess, NodesJob, NodeTheme, in_round
 
 _SOON = timedelta(seconds=0.2)
 _LARGE = bytes(range(256)) * 1024
 _ADDS = 40
 _ROUNDS = 5
 
-Pair: TypeAlias = tuple[Node, Node]
+Pair: TypeAlias = tuple[NodeProcess, NodeProcess]
 _PAIR = pytest.StashKey[tuple[Harness, Pair]]()
 
 
-def _write(node: Node, operation: str, key: str, value: str) -> None:
+def _write(node: NodeProcess, operation: str, key: str, value: str) -> None:
     """Write, then ask: torch's writes have no answer; once a later request has one, every worker sees the write."""
     node.worker(operation, key, value)
     assert node.worker("check", [key]) is True

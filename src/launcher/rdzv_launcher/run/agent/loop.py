@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Observer:
+class AgentObserver:
     """Is told what the agent hears, decides and does. Methods return at once and never raise. These do nothing.
 
     ``group``: the workers of the newest round; None before the first.
@@ -181,7 +181,7 @@ class AgentLoop:
         on_late: Callable[[str], None] = lambda why: None,
         heartbeat: MainThreadHeartbeat | None = None,
         give_notice: Callable[[str, float], None] = lambda reason, seconds: None,
-        observers: Sequence[Observer] = (),
+        observers: Sequence[AgentObserver] = (),
         processes: Processes = descendants,
     ) -> None:
         """``workers`` and ``signals`` put what happens into ``inbox``; ``on_late`` is the exit barrier's.
@@ -301,9 +301,9 @@ class AgentLoop:
         match step:
             case steps.Join():
                 return self._ask(self._join)
-            case steps.Start(generation, restarts_used):
+            case steps.StartWorkers(generation, restarts_used):
                 return self._start(generation, restarts_used)
-            case steps.Report(local_rank, exit_code):
+            case steps.ReportFailure(local_rank, exit_code):
                 self._failures.tell(local_rank, exit_code)
             case steps.ReportHang(failure):
                 self._failures.tell_hang(failure)

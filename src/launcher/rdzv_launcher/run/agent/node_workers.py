@@ -23,7 +23,7 @@ from rdzv_launcher.run.supervisor.descendants import Processes
 from rdzv_launcher.run.supervisor.messages import Lost, Start, WorkerEnded
 from rdzv_launcher.run.supervisor.supervisor import Supervisor
 from rdzv_launcher.run.workers.failures import OomKills, cause_of
-from rdzv_launcher.run.workers.output.output import Output
+from rdzv_launcher.run.workers.output.output import WorkerOutput
 from rdzv_launcher.run.workers.spec import WorkersSpec
 from rdzv_launcher.run.workers.worker_group import WorkerGroup
 from rdzv_plugins.errors import SupervisorLost
@@ -60,7 +60,7 @@ class NodeWorkers:
         another_supervisor: Callable[[], Supervisor],
         fence: Fence,
         monitor: WorkerMonitor,
-        output: Output,
+        output: WorkerOutput,
         stacks: NodeStacks,
         inbox: Inbox,
         starts: Callable[[WorkerGroup], Sequence[Start]],

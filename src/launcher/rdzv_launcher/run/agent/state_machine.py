@@ -219,9 +219,9 @@ class AgentStateMachine:
             self._failure = local_rank, exit_code
         if exit_code != 0 and self._kill_by is not None:  # it is not restarted here: the node is leaving
             gone = self._go(Signals.SIGTERM, self._preempted_end(), now)
-            return (steps.Report(local_rank, exit_code), *gone)
+            return (steps.ReportFailure(local_rank, exit_code), *gone)
         if exit_code != 0:
-            return (steps.Report(local_rank, exit_code), *self._stop(Signals.SIGTERM, "ask", now))
+            return (steps.ReportFailure(local_rank, exit_code), *self._stop(Signals.SIGTERM, "ask", now))
         if not self.running:
             self.stage = "barrier"
             return (steps.WaitAtBarrier(),)
@@ -407,7 +407,7 @@ class AgentStateMachine:
         self.running, self._group = frozenset(range(self._limits.workers)), "lives"
         self._failure, self._background = None, False
         self.stage = "working"
-        return (steps.Start(self.generation, self.restarts_used),)
+        return (steps.StartWorkers(self.generation, self.restarts_used),)
 
     def _leave(self) -> tuple[Step, ...]:
         assert self._end is not None

@@ -22,7 +22,7 @@ class Join(Step, frozen=True):
     """Join a round and exchange ranks. Answered by ``Joined``, ``RoundOver`` or ``DoneWithout``."""
 
 
-class Start(Step, frozen=True):
+class StartWorkers(Step, frozen=True):
     """Start all workers of this node. Answered only if that is not possible, by ``StartFailed``."""
 
     generation: int
@@ -31,7 +31,7 @@ class Start(Step, frozen=True):
     """How many of --max-restarts are used; a start after a change of membership uses none."""
 
 
-class Report(Step, frozen=True):
+class ReportFailure(Step, frozen=True):
     """Tell the others, without waiting, that this worker has failed, the first one of its generation here."""
 
     local_rank: int

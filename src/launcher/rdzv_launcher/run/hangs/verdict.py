@@ -21,7 +21,7 @@ from typing import Literal
 
 from msgspec import Struct, to_builtins
 
-from rdzv_launcher.run.stacks.reports import Group, Silent, WorkerReport, doing, grouped, headline
+from rdzv_launcher.run.stacks.reports import Silent, StackGroup, WorkerReport, doing, grouped, headline
 from rdzv_plugins.errors import JobHung
 from rdzv_plugins.interfaces import Failure
 from rdzv_plugins.plain_text import printable
@@ -364,7 +364,7 @@ def find_outlier(
         return Failure(rank, node.host, -1, -1, node.pid, code, cause=text, hang=what)
     group = min(groups, key=lambda each: _outlier_order(each, loops))
     worker = group.workers[0]
-    alone = Group(group.kind, (worker,))
+    alone = StackGroup(group.kind, (worker,))
     return Failure(
         -1 if worker.node_rank is None else worker.node_rank,
         worker.host,
@@ -377,7 +377,7 @@ def find_outlier(
     )
 
 
-def _outlier_order(group: Group, loops: Set[int]) -> tuple[int, int, bool, int]:
+def _outlier_order(group: StackGroup, loops: Set[int]) -> tuple[int, int, bool, int]:
     """A sort key, least for the odd one: state, then the smaller group, then one that does not wait for the others."""
     is_loop = not loops.isdisjoint(group.ranks)
     kind = "running" if is_loop else group.kind

@@ -37,7 +37,7 @@ from rdzv_launcher.run.hangs.verdict import (
     find_outlier,
 )
 from rdzv_launcher.run.stacks import processes, reading
-from rdzv_launcher.run.stacks.node import Node, NodeStacks, Worker
+from rdzv_launcher.run.stacks.node import NodeSnapshot, NodeStacks, StackedWorker
 from rdzv_launcher.run.stacks.reports import Silent, is_meeting, read
 from rdzv_plugins.errors import RdzvError
 from rdzv_plugins.interfaces import Failure
@@ -96,7 +96,7 @@ def _moved(pid: int, asked: Path | None) -> int:
     return sum(int(line.rpartition(" ")[2]) for line in lines) - written
 
 
-def take_sample(process: processes.Process) -> Sample:
+def take_sample(process: processes.StackedProcess) -> Sample:
     """Take a sample of a Python process; this pauses it for some milliseconds. Raises ``NoStacks``."""
     at = time.monotonic()
     main = _main_thread(process, "--locals", _SAMPLE_S)
@@ -106,7 +106,7 @@ def take_sample(process: processes.Process) -> Sample:
     return Sample(at, hash(values), bool(main["active"] and main["owns_gil"]), meets)
 
 
-def below_python(process: processes.Process) -> Native:
+def below_python(process: processes.StackedProcess) -> Native:
     """What the main thread does in native code; finding out takes seconds. Raises ``NoStacks``."""
     for _ in range(_NATIVE_LOOKS):
         frames = _main_thread(process, "--native", _NATIVE_S)["frames"]
@@ -121,7 +121,7 @@ def _values(frame: dict[str, Any]) -> Sequence[object]:
     return [(each["name"], each["addr"], each["repr"]) for each in frame["locals"] or ()]
 
 
-def _main_thread(process: processes.Process, flag: str, timeout: float) -> dict[str, Any]:
+def _main_thread(process: processes.StackedProcess, flag: str, timeout: float) -> dict[str, Any]:
     threads = reading.py_spy_threads(process, (flag,), timeout=timeout)
     found = next((each for each in threads if each["os_thread_id"] == process.pid), None)
     if found is None:
@@ -169,7 +169,7 @@ class NodeWatch:
         """A hang is suspected: for the time-out from now on, workers that use a processor are sampled."""
         self._suspected_until = time.monotonic() + self._timeout
 
-    def look(self, node: Node) -> None:
+    def look(self, node: NodeSnapshot) -> None:
         now = time.monotonic()
         if node.generation != self._generation:
             self._generation, self._watched, self._suspected_until = node.generation, {}, 0.0
@@ -183,7 +183,9 @@ class NodeWatch:
             self._canary_at = now + self._canary_pause
             self._look_at_canary(node.workers)
 
-    def _look_at(self, worker: Worker, now: float, pids_of: Callable[[], Callable[[int], list[int]]]) -> Standing:
+    def _look_at(
+        self, worker: StackedWorker, now: float, pids_of: Callable[[], Callable[[int], list[int]]]
+    ) -> Standing:
         signs = read_progress_signals(worker.pid, self._stacks.own)
         watched = self._watched.get(worker.rank)
         if signs is None or (watched is not None and watched.born != signs.born):
@@ -198,7 +200,7 @@ class NodeWatch:
             self._sample(worker, watched)
         return watched.standing()
 
-    def _sample(self, worker: Worker, watched: StallDetector | None = None) -> int | None:
+    def _sample(self, worker: StackedWorker, watched: StallDetector | None = None) -> int | None:
         """Sample a worker, for ``watched`` if that is given; returns the sample's print.
 
         None if it cannot be sampled: the worker then counts as making progress.
@@ -229,7 +231,7 @@ class NodeWatch:
     def _canary_pause(self) -> float:
         return max(self._timeout / 4, _COST_S * _SHARE)
 
-    def _look_at_canary(self, workers: tuple[Worker, ...]) -> None:
+    def _look_at_canary(self, workers: tuple[StackedWorker, ...]) -> None:
         """Sample one worker of the node now and then: where all ranks spin or loop, none of them waits."""
         standings = self.standing.by_rank
         busy = [each for each in workers if standings[each.rank].kind == "moves"]
@@ -347,7 +349,7 @@ class HangWatch:
         asks_already = now - self._asked_at < self._timeout / 8 + _OTHERS_S / 2
         return not asks_already or rank == 0 or still >= self._timeout + _OTHERS_S
 
-    def _ask(self, node: Node) -> Verdict:
+    def _ask(self, node: NodeSnapshot) -> Verdict:
         answers: Sequence[RpcResponse]
         if node.nodes == 1:
             answers = [RpcResponse(node.node_rank, node.host, node.agent, to_builtins(self._node.standing))]
@@ -360,7 +362,7 @@ class HangWatch:
             self._say_once(f"--hang-timeout: cannot tell whether the job hangs: {verdict.unknown}")
         return verdict
 
-    def _conclude(self, node: Node) -> None:
+    def _conclude(self, node: NodeSnapshot) -> None:
         """The job seems to hang: ask where everybody is. If nobody has made progress by then, it does hang."""
         unread: list[Silent] = []
         if self._questions is None or node.nodes == 1:

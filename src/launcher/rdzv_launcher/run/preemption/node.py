@@ -80,7 +80,7 @@ class NoticeMessage(Struct, frozen=True, forbid_unknown_fields=True):
     """With ``over``: all workers that wanted to save have done so."""
 
 
-class Report(Struct, frozen=True, forbid_unknown_fields=True):
+class StepReport(Struct, frozen=True, forbid_unknown_fields=True):
     """What a node answers when asked about a notice."""
 
     round: Annotated[int, Meta(ge=-1, le=_MOST)]
@@ -106,7 +106,7 @@ def read_message(arguments: Mapping[str, Any]) -> NoticeMessage:
     return replace(message, reason=printable(message.reason)[:_REASON])
 
 
-Ask = Callable[[NoticeMessage, float], tuple[list[Report], int]]
+Ask = Callable[[NoticeMessage, float], tuple[list[StepReport], int]]
 
 _TRIES = 16
 _ANSWER_S = 3.0
@@ -178,7 +178,7 @@ class Agreement(threading.Thread):
         self._again -= 1
         return replace(self._message, do="agree", step=self._step)
 
-    def _is_to_agree(self, reports: list[Report]) -> bool:
+    def _is_to_agree(self, reports: list[StepReport]) -> bool:
         know = sum(each.agreed > 0 for each in reports)
         if know >= self._accepted:
             self._again = 0
@@ -186,13 +186,13 @@ class Agreement(threading.Thread):
             self._step = 0  # nobody has heard of it in time
         return self._may_agree and not know and not self._step and any(each.at >= 0 for each in reports)
 
-    def _have_saved(self, reports: list[Report]) -> bool:
+    def _have_saved(self, reports: list[StepReport]) -> bool:
         """Whether all workers that want to have saved, on every node that was ever known to have such workers."""
         told = sum(each.waiting + each.saved > 0 for each in reports)
         self._most_told = max(self._most_told, told)
         return 0 < told == self._most_told and not any(each.waiting > 0 for each in reports)
 
-    def _agree(self, reports: list[Report]) -> None:
+    def _agree(self, reports: list[StepReport]) -> None:
         at, ahead, step = max(each.at for each in reports), 1, 0
         for _ in range(_TRIES):
             step = min(at + ahead, MOST_STEPS - 1)
@@ -209,7 +209,7 @@ class Agreement(threading.Thread):
         self._may_agree = False
         logger.warning("the nodes could not agree on a step at which all save: the notice names none")
 
-    def _ask(self, message: NoticeMessage) -> tuple[list[Report], int]:
+    def _ask(self, message: NoticeMessage) -> tuple[list[StepReport], int]:
         left = self._seconds_left()
         return self._ask_all(replace(message, seconds=left), max(0.1, min(_ANSWER_S, left / 5)))
 
@@ -319,12 +319,12 @@ class NoticeBoard:
             if self._page[LIMIT] == -step:
                 self._page[LIMIT] = 0
 
-    def report(self, leaving: bool, accepts: bool) -> Report:
+    def report(self, leaving: bool, accepts: bool) -> StepReport:
         """Which steps the workers say that they have done."""
         page, limit = self._page, max(0, self._page[LIMIT])
         told = [slot for slot in self._slots if page[slot + AT] >= 0 or page[slot + SAVED]]
         saved = [slot for slot in told if page[slot + SAVED]]
-        return Report(page[ROUND], self._at(), limit, len(told) - len(saved), len(saved), leaving, accepts)
+        return StepReport(page[ROUND], self._at(), limit, len(told) - len(saved), len(saved), leaving, accepts)
 
     def close(self) -> None:
         self._page[NUMBER] = 0
@@ -502,21 +502,21 @@ class NodeNotices:
                 return  # node rank 0 tells those who have not heard of it yet
             self._closed.wait(min(_RETRY_S, left / 10))
 
-    def _ask(self, message: NoticeMessage, timeout: float) -> tuple[list[Report], int]:
+    def _ask(self, message: NoticeMessage, timeout: float) -> tuple[list[StepReport], int]:
         """What the nodes of the round report, and how many more nodes the job has: spares, and those that are silent.
 
         Without anybody to carry the question it is what this node alone can say; if the service does not answer, no
         report, and as many nodes as the job needs at least.
         """
         if self._questions is None:
-            return [checked(self.answer(RpcRequest("", NOTICE, asdict(message))), Report)], 0
+            return [checked(self.answer(RpcRequest("", NOTICE, asdict(message))), StepReport)], 0
         answers = self._answers(message, timeout)
         if answers is None:
             return [], self._least
         reports = [report for _, report in answers if report is not None]
         return reports, len(answers) - len(reports)
 
-    def _answers(self, message: NoticeMessage, timeout: float) -> list[tuple[int | None, Report | None]] | None:
+    def _answers(self, message: NoticeMessage, timeout: float) -> list[tuple[int | None, StepReport | None]] | None:
         """What each node of the job says, with its rank: None for a node that says nothing about this round.
 
         None in place of the whole list if the service does not answer.
@@ -530,11 +530,11 @@ class NodeNotices:
             self._unheard = True
             return None
         self._unheard = False
-        found: list[tuple[int | None, Report | None]] = []
+        found: list[tuple[int | None, StepReport | None]] = []
         for each in answers:
             report = None
             try:
-                report = checked(each.answer, Report)
+                report = checked(each.answer, StepReport)
             except ValueError:
                 if each.node_rank is not None and each.pid not in self._silent:
                     self._silent.add(each.pid)

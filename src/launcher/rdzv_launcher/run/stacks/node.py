@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Worker(Struct, frozen=True):
+class StackedWorker(Struct, frozen=True):
     """A worker of this node, and its ranks."""
 
     rank: int
@@ -34,14 +34,14 @@ class Worker(Struct, frozen=True):
     pid: int
 
 
-class Node(Struct, frozen=True):
+class NodeSnapshot(Struct, frozen=True):
     """This node, as its agent knows it now. Usable from any thread."""
 
     host: str
     agent: int
     """The process id of the agent."""
     node_rank: int | None = None
-    workers: tuple[Worker, ...] = ()
+    workers: tuple[StackedWorker, ...] = ()
     own_stacks: Path | None = None
     """The directory into which its workers write their stacks on request, if they have been told of one."""
     nodes: int = 0
@@ -64,7 +64,7 @@ class NodeStacks:
     Thread-safe: it is asked on separate threads, whatever the agent's main thread is doing.
     """
 
-    def __init__(self, node: Callable[[], Node], directory: str, *, logs: str = "", on_request: bool) -> None:
+    def __init__(self, node: Callable[[], NodeSnapshot], directory: str, *, logs: str = "", on_request: bool) -> None:
         """``node`` says who works here now; ``directory`` is the agent's own, for what workers write.
 
         ``logs``: the directory of the workers' logs, where files go if there are any. ``on_request``: workers are told
@@ -126,7 +126,7 @@ class NodeStacks:
             OwnThread(target=self._ask_peers, args=(questions, why), name="rdzv-stacks-of-peers").start()
 
     def gather(
-        self, node: Node, within: float, children: bool = False, native: float | None = None
+        self, node: NodeSnapshot, within: float, children: bool = False, native: float | None = None
     ) -> list[WorkerReport]:
         """See ``reading.gather``; None for ``native``: its default. Any thread."""
         from rdzv_launcher.run.stacks.reading import NATIVE_S, gather

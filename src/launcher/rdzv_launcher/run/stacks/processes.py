@@ -14,7 +14,7 @@ from rdzv_plugins.system.processes import read_file, read_stat
 _COMMAND = 200
 
 
-class Process(Struct, frozen=True):
+class StackedProcess(Struct, frozen=True):
     """One process, as it was a moment ago."""
 
     pid: int
@@ -36,17 +36,17 @@ def name_of(pid: int) -> str:
     return read(pid, "comm").strip()
 
 
-def look(pid: int) -> Process | None:
+def look(pid: int) -> StackedProcess | None:
     """The process; None if there is none."""
     stat = read_stat(pid)
     if stat is None:
         return None
     channel = read(pid, "wchan").strip()
     command = " ".join(filter(None, read(pid, "cmdline").split("\0")))
-    return Process(pid, stat.parent, stat.state, channel if channel != "0" else "", command[:_COMMAND])
+    return StackedProcess(pid, stat.parent, stat.state, channel if channel != "0" else "", command[:_COMMAND])
 
 
-def is_there(process: Process | None) -> TypeGuard[Process]:
+def is_there(process: StackedProcess | None) -> TypeGuard[StackedProcess]:
     """Whether the process is there and has not ended."""
     return process is not None and process.state not in "ZX"
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from rdzv_launcher.run.stacks import processes
-from rdzv_launcher.run.stacks.node import Node
-from rdzv_launcher.run.stacks.processes import Process
+from rdzv_launcher.run.stacks.node import NodeSnapshot
+from rdzv_launcher.run.stacks.processes import StackedProcess
 from rdzv_launcher.run.stacks.reports import MOST_TEXTS, Frame, ProcessReport, Stack, Thread, WorkerReport, limited
 from rdzv_plugins.stacks_on_request import SIGNAL
 from rdzv_plugins.system.processes import children_now
@@ -61,7 +61,7 @@ def py_spy() -> str | None:
     return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
 
 
-def by_py_spy(process: Process, *, native: bool = False, timeout: float) -> list[Thread]:
+def by_py_spy(process: StackedProcess, *, native: bool = False, timeout: float) -> list[Thread]:
     """The threads of a Python process; ``native``: with native frames among those of Python, which is slower."""
     data = py_spy_threads(process, ("--native",) if native and not process.stands_still else (), timeout=timeout)
     try:
@@ -70,7 +70,7 @@ def by_py_spy(process: Process, *, native: bool = False, timeout: float) -> list
         raise _something_else(error) from None
 
 
-def py_spy_threads(process: Process, flags: Sequence[str] = (), *, timeout: float) -> list[dict[str, Any]]:
+def py_spy_threads(process: StackedProcess, flags: Sequence[str] = (), *, timeout: float) -> list[dict[str, Any]]:
     """What ``py-spy dump`` says about the threads of a Python process, with these flags."""
     program = py_spy()
     if program is None:
@@ -105,7 +105,7 @@ def _something_else(error: Exception) -> NoStacks:
     return NoStacks(f"py-spy did not print stacks: {error!r}")
 
 
-def by_request(process: Process, directory: Path | None, *, timeout: float) -> list[Thread]:
+def by_request(process: StackedProcess, directory: Path | None, *, timeout: float) -> list[Thread]:
     """What a process that has registered for it writes to a file in ``directory``: see ``stacks_on_request``."""
     if directory is None:
         raise NoStacks("it does not write its stacks itself: its job has neither --worker-stacks nor --hang-timeout")
@@ -139,7 +139,7 @@ def by_request(process: Process, directory: Path | None, *, timeout: float) -> l
     return _written(text)
 
 
-def _let_go_on(process: Process) -> None:
+def _let_go_on(process: StackedProcess) -> None:
     """Let the process go on: a debugger that was killed just after it had begun may leave it stopped."""
     if process.state in "Tt":
         return
@@ -210,7 +210,9 @@ _CHILDREN_NAMED = 16
 _CHILDREN_READ = 32
 
 
-def gather(node: Node, *, within: float, children: bool = False, native: float = NATIVE_S) -> list[WorkerReport]:
+def gather(
+    node: NodeSnapshot, *, within: float, children: bool = False, native: float = NATIVE_S
+) -> list[WorkerReport]:
     """Where the node's workers are, after about ``within`` seconds at the latest. Raises nothing.
 
     ``children``: include the stacks of what the workers have started. ``native``: how many of those seconds native
@@ -252,7 +254,7 @@ class _Reader:
             found.below = tuple(map(self._read_one, below[:_CHILDREN_READ]))
         return found
 
-    def _read_one(self, process: Process) -> ProcessReport:
+    def _read_one(self, process: StackedProcess) -> ProcessReport:
         found = _without_stacks(process)
         found.is_python = processes.is_python(process.pid)
         if found.is_python is False:
@@ -263,7 +265,7 @@ class _Reader:
             found.kernel = tuple(processes.kernel_stack(process.pid)[:MOST_TEXTS])
         return found
 
-    def _threads(self, process: Process) -> tuple[str, tuple[Thread, ...], tuple[str, ...]]:
+    def _threads(self, process: StackedProcess) -> tuple[str, tuple[Thread, ...], tuple[str, ...]]:
         """How its stacks were read, its threads, and why other ways were not possible."""
         tried = list[str]()
         for how, read in self._ways.items():
@@ -292,5 +294,5 @@ class _Reader:
             found.native = Stack(frames[: python[-1] + 1])
 
 
-def _without_stacks(process: Process) -> ProcessReport:
+def _without_stacks(process: StackedProcess) -> ProcessReport:
     return ProcessReport(process.pid, process.state, process.wait_channel, process.command)

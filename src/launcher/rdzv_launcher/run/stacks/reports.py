@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field, to_builtins
 
 from rdzv_launcher.run.names import compressed, named
-from rdzv_launcher.run.stacks.node import Node
+from rdzv_launcher.run.stacks.node import NodeSnapshot
 from rdzv_plugins.plain_text import many, printable, some
 from rdzv_plugins.questions import RpcResponse, checked
 
@@ -111,7 +111,7 @@ class WorkerReport(Struct, frozen=True):
     process: ProcessReport
 
 
-def answer_of(node: Node, workers: Iterable[WorkerReport]) -> dict[str, Any]:
+def answer_of(node: NodeSnapshot, workers: Iterable[WorkerReport]) -> dict[str, Any]:
     """What the node answers: its workers as JSON, and their stacks, to which threads refer by number.
 
     Most ranks of a job that hangs are at the same place.
@@ -180,7 +180,7 @@ _KINDS = ("stopped", "stuck", "ended", "unknown", "waiting", "running")
 
 
 @dataclass(frozen=True)
-class Group:
+class StackGroup:
     """Workers at one place, in the order of their ranks."""
 
     kind: str
@@ -208,14 +208,14 @@ class Group:
         return bool(frames) and is_meeting(frames[0].file, frames[0].function)
 
 
-def grouped(workers: Iterable[WorkerReport]) -> list[Group]:
+def grouped(workers: Iterable[WorkerReport]) -> list[StackGroup]:
     """The groups, the odd ones first: what stands still, the smaller ones, those that wait for nobody, then by rank."""
     every = sorted(workers, key=lambda each: (each.rank, each.process.pid))
     waiting = {each.process.frames for each in every if _kind(each) == "waiting"}
     found: dict[object, list[WorkerReport]] = {}
     for worker in every:
         found.setdefault(_place(worker, waiting), []).append(worker)
-    groups = [Group(min(map(_kind, each), key=_KINDS.index), tuple(each)) for each in found.values()]
+    groups = [StackGroup(min(map(_kind, each), key=_KINDS.index), tuple(each)) for each in found.values()]
     return sorted(
         groups, key=lambda each: (each.kind not in _STILL.values(), len(each.workers), each.meets, each.ranks)
     )
@@ -296,7 +296,7 @@ def report_text(workers: Sequence[WorkerReport], silent: Sequence[Silent] = (), 
     return "\n".join(lines)
 
 
-def headline(groups: Sequence[Group], silent: Sequence[Silent] = ()) -> str:
+def headline(groups: Sequence[StackGroup], silent: Sequence[Silent] = ()) -> str:
     """One sentence: who is where, the odd ones first."""
     workers = [worker for group in groups for worker in group.workers]
     nodes = {(worker.node_rank, worker.host) for worker in workers}
@@ -314,11 +314,11 @@ def headline(groups: Sequence[Group], silent: Sequence[Silent] = ()) -> str:
     return f"{counts}: {'; '.join(parts)}" if parts else counts
 
 
-def _part(group: Group) -> str:
+def _part(group: StackGroup) -> str:
     return f"{named(group.ranks)} ({_where_from(group)}) {doing(group)}"
 
 
-def doing(group: Group) -> str:
+def doing(group: StackGroup) -> str:
     """What its workers do, with a verb: ``is stopped at a.py:3 in step``."""
     place = f" {printable(group.where, 200)}" if group.where else ""
     one = len(group.workers) == 1
@@ -335,7 +335,7 @@ def doing(group: Group) -> str:
     return f"{'runs' if one else 'run'}{place}" if group.kind == "running" else f"{be}{place}"
 
 
-def _where_from(group: Group) -> str:
+def _where_from(group: StackGroup) -> str:
     nodes = sorted({worker.node_rank for worker in group.workers if worker.node_rank is not None})
     hosts = sorted({worker.host for worker in group.workers})
     text = f"node{'' if len(nodes) == 1 else 's'} {compressed(nodes)}" if nodes else ""
@@ -344,7 +344,7 @@ def _where_from(group: Group) -> str:
     return text or "no node"
 
 
-def _group(group: Group, threads: bool) -> Iterator[str]:
+def _group(group: StackGroup, threads: bool) -> Iterator[str]:
     pids = [worker.process.pid for worker in group.workers]
     pids_text = f"pid{'' if len(pids) == 1 else 's'} {some(pids, _PIDS_NAMED)}"
     name = named(group.ranks)
@@ -356,7 +356,7 @@ def _group(group: Group, threads: bool) -> Iterator[str]:
         yield from _children(each, group)
 
 
-def _state(group: Group) -> str:
+def _state(group: StackGroup) -> str:
     process = group.workers[0].process
     channel = f" in {printable(process.wait_channel, 60)}" if process.wait_channel else ""
     if group.kind == "stopped" and process.state == "t":
@@ -397,7 +397,7 @@ def _frames(frames: Sequence[Frame]) -> Iterator[str]:
         yield f"    {printable(frame.function, 120)}{f' ({printable(place, 240)})' if frame.file else ''}"
 
 
-def _children(worker: WorkerReport, group: Group) -> Iterator[str]:
+def _children(worker: WorkerReport, group: StackGroup) -> Iterator[str]:
     process = worker.process
     of = f" of rank {worker.rank}" if len(group.workers) > 1 else ""
     read = {each.pid: each for each in process.below}

@@ -144,7 +144,7 @@ _LONGEST_S = 1.0
 
 
 @dataclass
-class Worker:
+class SupervisedWorker:
     """A worker that has been forked. ``started`` once its program is known to run."""
 
     number: int
@@ -182,7 +182,7 @@ class SupervisorProcess:
         self._defaults = (RESTORED | {*DEAF_TO}) - {*ignored}
         self._loop = Loop()
         self._out: deque[Message] = deque()
-        self._workers: dict[int, Worker] = {}
+        self._workers: dict[int, SupervisedWorker] = {}
         self._sessions: set[int] = set()
         self._failed: set[int] = set()
         self._killing: Killing | None = None
@@ -334,7 +334,7 @@ class SupervisorProcess:
         return lambda: run_function(lambda: function(asked.local_rank), asked.environment, kept, self._name)
 
     def forked(self, number: int, local_rank: int, pid: int) -> None:
-        worker = self._workers[pid] = Worker(number, local_rank, pid)
+        worker = self._workers[pid] = SupervisedWorker(number, local_rank, pid)
         self._sessions.add(pid)
         try:
             worker.pidfd = os.pidfd_open(pid)
@@ -363,7 +363,7 @@ class SupervisorProcess:
         except OSError:
             pass
 
-    def _ended(self, worker: Worker) -> None:
+    def _ended(self, worker: SupervisedWorker) -> None:
         if worker.status is None:
             self._reap()
         if worker.status is None or self._workers.get(worker.pid) is not worker:

@@ -15,7 +15,7 @@ from rdzv_launcher.run.workers.spec import WorkersSpec, bound, devices_of
 from rdzv_launcher.run.workers.worker_group import Worker, WorkerGroup
 
 if TYPE_CHECKING:
-    from rdzv_launcher.run.workers.output.output import Output
+    from rdzv_launcher.run.workers.output.output import WorkerOutput
 
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
@@ -99,7 +99,7 @@ def followed(command: tuple[str, ...]) -> tuple[str, ...]:
 def prepare_starts(
     spec: WorkersSpec,
     group: WorkerGroup,
-    output: Output,
+    output: WorkerOutput,
     use_agent_store: bool,
     additions: Additions = lambda worker, own: (),
 ) -> tuple[Start, ...]:

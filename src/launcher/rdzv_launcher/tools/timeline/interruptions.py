@@ -12,7 +12,7 @@ from typing import Literal
 from msgspec import Struct
 
 from rdzv_launcher.run.timeline import INTERRUPTING
-from rdzv_launcher.tools.timeline.job import JobTimeline, Round, TimelineEvent
+from rdzv_launcher.tools.timeline.job import JobTimeline, RoundTimeline, TimelineEvent
 
 _CAUSES = ("lost", "hung", "leaving", "failed", "over")
 """The events that say why a round has ended: if there are several, the first does, as the others follow from it."""
@@ -69,14 +69,16 @@ def _was_done(job: JobTimeline) -> bool:
     return bool(ends) and set(ends) == {"done"}
 
 
-def _window(job: JobTimeline, name: str, before: Round | None, after: Round | None) -> Iterator[TimelineEvent]:
+def _window(
+    job: JobTimeline, name: str, before: RoundTimeline | None, after: RoundTimeline | None
+) -> Iterator[TimelineEvent]:
     """An agent's events from one round's completion to the next one's, in order."""
     since = before.at.get(name, before.complete_at) if before is not None else float("-inf")
     until = float("inf") if after is None else after.at.get(name, after.complete_at)
     return (each for each in job.of[name] if since <= each.at <= until)
 
 
-def _signs(job: JobTimeline, before: Round, after: Round | None) -> list[TimelineEvent]:
+def _signs(job: JobTimeline, before: RoundTimeline, after: RoundTimeline | None) -> list[TimelineEvent]:
     """The events that say that ``before`` does not go on, in order of time."""
     found = [
         each
@@ -97,7 +99,11 @@ _Mark = tuple[float, str]
 
 
 def _between(
-    job: JobTimeline, before: Round | None, after: Round | None, begin: float, signs: list[TimelineEvent]
+    job: JobTimeline,
+    before: RoundTimeline | None,
+    after: RoundTimeline | None,
+    begin: float,
+    signs: list[TimelineEvent],
 ) -> Interruption:
     names = set(job.agents) if before is None or after is None else {*before.at, *after.at}
     windows = {name: list(_window(job, name, before, after)) for name in names}
@@ -155,7 +161,7 @@ def _phases(begin: float, end: float, marks: Iterable[tuple[str, _Mark | None]])
             begin = until
 
 
-def _after(job: JobTimeline, round_: Round | None, event: str) -> float | None:
+def _after(job: JobTimeline, round_: RoundTimeline | None, event: str) -> float | None:
     """Seconds from the round's completion to this event on the last node that reports it before its next round."""
     if round_ is None:
         return None

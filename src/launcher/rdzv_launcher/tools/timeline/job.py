@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from rdzv_launcher.run.timeline import SUFFIX, Record, parse
+from rdzv_launcher.run.timeline import SUFFIX, TimelineRecord, parse
 from rdzv_launcher.tools.timeline.clocks import Exchange, Offset, estimate
 from rdzv_plugins.errors import UsageError
 from rdzv_plugins.plain_text import some
@@ -22,7 +22,7 @@ _LINES_NAMED = 3
 
 
 @dataclass
-class Agent:
+class AgentTimeline:
     """One agent process: its events, in the order of its monotonic clock."""
 
     name: str
@@ -30,7 +30,7 @@ class Agent:
     run: str
     host: str
     file: str
-    records: list[Record] = field(default_factory=list)
+    records: list[TimelineRecord] = field(default_factory=list)
 
     @property
     def clock(self) -> str:
@@ -47,12 +47,12 @@ class Agent:
         return f"node {nodes[-1]} on {self.host}{whose}" if nodes else f"a node on {self.host}{whose}"
 
 
-def read(paths: Iterable[str]) -> tuple[list[Agent], list[str]]:
+def read(paths: Iterable[str]) -> tuple[list[AgentTimeline], list[str]]:
     """All agents in the files, and in the files of the directories; and a sentence for everything that was left out.
 
     Raises ``UsageError`` if there is no event at all.
     """
-    agents: dict[tuple[str, str], Agent] = {}
+    agents: dict[tuple[str, str], AgentTimeline] = {}
     complaints: list[str] = []
     for file in dict.fromkeys(file for path in paths for file in _files_of(path, complaints)):
         for agent in _read_file(file, complaints):
@@ -81,9 +81,9 @@ def _files_of(path: str, complaints: list[str]) -> Iterator[str]:
     yield from (os.path.join(path, name) for name in names)
 
 
-def _read_file(file: str, complaints: list[str]) -> list[Agent]:
+def _read_file(file: str, complaints: list[str]) -> list[AgentTimeline]:
     """The agents in one file; several, if somebody has put files together."""
-    agents: dict[tuple[str, str], Agent] = {}
+    agents: dict[tuple[str, str], AgentTimeline] = {}
     wrong: dict[str, list[int]] = {}
     lines = 0
     try:
@@ -102,7 +102,7 @@ def _read_file(file: str, complaints: list[str]) -> list[Agent]:
                     why = "incomplete: its agent was killed, or is still writing" if torn else str(error)
                     wrong.setdefault(why, []).append(lines)
                     continue
-                agent = Agent(record.agent, record.run, record.host, file)
+                agent = AgentTimeline(record.agent, record.run, record.host, file)
                 agents.setdefault((record.run, record.agent), agent).records.append(record)
     except OSError as error:
         complaints.append(f"{file}: {error.strerror}")
@@ -123,7 +123,7 @@ _FILES_NAMED = 5
 
 
 @dataclass
-class Round:
+class RoundTimeline:
     """A round that was complete. Times are in seconds by the reference's clock."""
 
     number: int
@@ -143,14 +143,14 @@ class TimelineEvent:
     """An event, with its time by the reference's clock, in seconds."""
 
     at: float
-    agent: Agent
-    record: Record
+    agent: AgentTimeline
+    record: TimelineRecord
 
 
 class JobTimeline:
     """The whole job, for those who read it."""
 
-    def __init__(self, agents: Sequence[Agent]) -> None:
+    def __init__(self, agents: Sequence[AgentTimeline]) -> None:
         """``agents`` are those of one launch; at least one."""
         self.agents = {each.name: each for each in agents}
         self.run = agents[0].run
@@ -182,7 +182,7 @@ class JobTimeline:
         return self.events[-1].at
 
 
-def newest_launch(agents: Sequence[Agent], run: str | None) -> tuple[JobTimeline, list[str]]:
+def newest_launch(agents: Sequence[AgentTimeline], run: str | None) -> tuple[JobTimeline, list[str]]:
     """The job of ``run``, or of the newest run; and a sentence for everything that does not belong to it.
 
     Raises ``UsageError`` if there is none.
@@ -206,9 +206,9 @@ def newest_launch(agents: Sequence[Agent], run: str | None) -> tuple[JobTimeline
     return JobTimeline(launches[-1]), complaints
 
 
-def _launches(agents: Sequence[Agent]) -> list[list[Agent]]:
+def _launches(agents: Sequence[AgentTimeline]) -> list[list[AgentTimeline]]:
     """The launches, oldest first: two agents with one rank in rounds of one number belong to different launches."""
-    launches: list[tuple[list[Agent], set[tuple[int, int | None]]]] = []
+    launches: list[tuple[list[AgentTimeline], set[tuple[int, int | None]]]] = []
     for agent in sorted(agents, key=lambda each: each.records[0].wall):
         complete = [each for each in agent.records if each.event == "complete" and each.facts.get("numbered") is True]
         places = {(each.round, each.node) for each in complete}
@@ -222,7 +222,7 @@ def _launches(agents: Sequence[Agent]) -> list[list[Agent]]:
     return [agents for agents, _ in launches]
 
 
-def _exchanges(agents: Sequence[Agent]) -> list[Exchange]:
+def _exchanges(agents: Sequence[AgentTimeline]) -> list[Exchange]:
     """Each round's exchanges: who said it is there, and who knew that all are; and its store, served and reached."""
     found: dict[int, tuple[Exchange, Exchange]] = {}
     for agent in agents:
@@ -247,19 +247,19 @@ def _exchanges(agents: Sequence[Agent]) -> list[Exchange]:
     return [each for pair in found.values() for each in pair if each.before and each.after]
 
 
-def _rounds(events: Sequence[TimelineEvent]) -> list[Round]:
+def _rounds(events: Sequence[TimelineEvent]) -> list[RoundTimeline]:
     """The complete rounds, in order. Where nodes count by themselves, rounds are told apart by time."""
-    numbered: dict[int, Round] = {}
-    counted: list[Round] = []
+    numbered: dict[int, RoundTimeline] = {}
+    counted: list[RoundTimeline] = []
     for each in events:
         if each.record.event != "complete":
             continue
         world = each.record.facts.get("world")
         if each.record.facts.get("numbered") is True:
-            found = numbered.setdefault(each.record.round, Round(each.record.round))
+            found = numbered.setdefault(each.record.round, RoundTimeline(each.record.round))
         else:
             if not counted or each.agent.name in counted[-1].at or len(counted[-1].at) >= counted[-1].nodes > 0:
-                counted.append(Round(len(counted) + 1))
+                counted.append(RoundTimeline(len(counted) + 1))
             found = counted[-1]
         found.at.setdefault(each.agent.name, each.at)
         found.nodes = max(found.nodes, world if isinstance(world, int) else 0)

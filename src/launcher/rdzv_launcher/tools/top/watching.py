@@ -25,7 +25,7 @@ from rdzv_launcher.tools.status import round_data, waited_lines
 from rdzv_plugins.coordination import CoordinationBackend, Event, KeyValue
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.keys import NODES, Assignment, Member, readable
-from rdzv_plugins.elastic.observer import Observer
+from rdzv_plugins.elastic.observer import JobObserver
 from rdzv_plugins.elastic.rpc import ask
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RdzvError
 from rdzv_plugins.interfaces import Request, RunStatus
@@ -175,10 +175,10 @@ class JobWatch:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closed = False
-        self._observer: Observer | None = None
+        self._observer: JobObserver | None = None
         self._problem, self._problem_since = "", 0.0
         self._last: dict[str, Any] = {"round": None, "last_end": "", "nodes": [], "waits": [], "waits_problem": ""}
-        self._nodes: tuple[tuple[Observer, int], RunStatus, list[NodeSeen]] | None = None
+        self._nodes: tuple[tuple[JobObserver, int], RunStatus, list[NodeSeen]] | None = None
         """The keys that were read, and what was read from them."""
         self._heard: dict[str | tuple[str, int], float] = {}
         """When each node last showed a sign of life, by its id, and by its host and pid."""
@@ -246,9 +246,9 @@ class JobWatch:
             self._wake.wait(_AGAIN_S if self._problem else max(_LEAST_S, _PER_NODE_S * len(self._answers)))
             self._wake.clear()
 
-    def _open(self) -> Observer:
+    def _open(self) -> JobObserver:
         """Bring the job into sight, if it has nodes. Raises ``RdzvError`` or ``TimeoutError``."""
-        observer = Observer(self._service(), self._happened, self._lost, self._timeout)
+        observer = JobObserver(self._service(), self._happened, self._lost, self._timeout)
         if not observer.held(keys.MEMBERS):  # it would keep the keys of a job that is over
             observer.close()
             raise ConnectionLost(_NOBODY)
@@ -300,7 +300,7 @@ class JobWatch:
         if event.value is None and observer is not None and not observer.held(keys.MEMBERS):
             self._lost(ConnectionLost(_NOBODY))
 
-    def _ask(self, observer: Observer) -> None:
+    def _ask(self, observer: JobObserver) -> None:
         answers = ask(observer.session, VITALS, {}, self._timeout)
         with self._lock:
             old, self._vitals, self._answers = self._vitals, {}, {}
@@ -317,12 +317,12 @@ class JobWatch:
                         continue
                     self._vitals[who] = vitals, old[who][0] if who in old else None
 
-    def _look_at_store(self, observer: Observer) -> None:
+    def _look_at_store(self, observer: JobObserver) -> None:
         store = round_data(observer.status(), self._timeout, self._meeting.request)["store"]
         with self._lock:
             self._store = store
 
-    def _read(self, observer: Observer) -> tuple[RunStatus, list[NodeSeen]]:
+    def _read(self, observer: JobObserver) -> tuple[RunStatus, list[NodeSeen]]:
         """What its keys say, without the lock: for thousands of nodes it takes a second, unless nothing has changed."""
         version, held = observer.version, self._nodes
         if held is None or held[0] != (observer, version):
@@ -331,7 +331,7 @@ class JobWatch:
             held = self._nodes = (observer, version), status, found
         return held[1], held[2]
 
-    def _seen(self, observer: Observer, status: RunStatus, nodes: list[NodeSeen], now: float) -> dict[str, Any]:
+    def _seen(self, observer: JobObserver, status: RunStatus, nodes: list[NodeSeen], now: float) -> dict[str, Any]:
         shown = ("number", "state", "reason", "progress", "members", "leader")
         return {
             "round": {name: getattr(status, name) for name in shown},

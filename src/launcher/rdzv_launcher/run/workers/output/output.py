@@ -63,7 +63,7 @@ _STUCK_S, _REST_S = 10.0, 120.0
 """How long the end of a round waits for our own streams to take the rest: while they take nothing, and at most."""
 
 
-class Output:
+class WorkerOutput:
     """The output of this node's workers. One per agent, used by its main thread, except ``files``."""
 
     def __init__(
