@@ -192,7 +192,7 @@ def test_restarts_without_progress_wait_longer_and_longer() -> None:
         plan=fails(0, times=5, after=1.0),
         options=Options(max_restarts=9, restart_delay=8.0, crash_loop="off"),
     ).run()
-    starts = [time for time, _, step in job[0].story if type(step).__name__ == "Start"]
+    starts = [time for time, _, step in job[0].story if type(step).__name__ == "StartWorkers"]
     waits = [round(later - earlier - 1.0) for earlier, later in itertools.pairwise(starts)]
     assert job.codes == [0]
     assert waits == [0, 0, 8, 16, 32]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.kit.security import Security
+from rdzv_plugins.runtime import SYSTEM
 
 if TYPE_CHECKING:
     from rdzv_plugins.kit.reasons import Reason
@@ -56,7 +56,7 @@ class ServiceClient(ABC):
     """
 
     def __init__(self) -> None:
-        self.session: str = os.urandom(8).hex()
+        self.session: str = SYSTEM.urandom(8).hex()
         """The unique name of this session."""
 
     @abstractmethod
