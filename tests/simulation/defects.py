@@ -336,7 +336,7 @@ DEFECTS = (
         "places of other rounds are accounted for",
         "drawn 18",
         _COORDINATOR + "round_recovery.py",
-        "if seat.round != self._number:",
+        "if vote.round != self._number:",
         "if False:",
         "test_nobody_waits_for_a_node_whose_last_round_was_an_earlier_one",
     ),

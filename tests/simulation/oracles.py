@@ -281,7 +281,7 @@ class Oracles:
         fit = [each for each in world.nodes if each.lives and not each.hindered and not each.held_up]
         served = [each for each in world.services if any(node.process is each.process for node in fit)]
         told = [each.handler._registration.me for each in fit if each.handler is not None]
-        heard = any(seat.complete for me in told for seat in me.votes)
+        heard = any(vote.complete for me in told for vote in me.votes)
         born = {each.store.keys[INIT_CLAIM][0].value for each in world.services if INIT_CLAIM in each.store.keys}
         lacking = any(json.loads(value)["at"] not in [f"{each.host}:{PORT}" for each in served] for value in born)
         begun = any(INITIALIZED in each.store.keys for each in served)

@@ -17,7 +17,7 @@ from rdzv_plugins.elastic.keys import NODES, Assignment, Finishing, Heartbeat, M
 
 MEMBER = Member("id", "host-a", "boot host-a", 7, "10.0.0.1", "10.0.0.1", 2, node_rank=0, store=(3, "::1", 9))
 KEEPER = replace(MEMBER, last_round=2, keeps=Assignment(3, 0, 2, "id", host="host-a", master_port=9))
-SEAT = {"round": 1, "rank": 0, "world": 1}
+VOTE = {"round": 1, "rank": 0, "world": 1}
 
 
 def written(**fields: object) -> bytes:
@@ -55,7 +55,7 @@ def test_place_is_kept_until_its_round_is_left():
         ({"what": 1}, "`what`"),
         ({"keeps": {"round": 3, "rank": -5}}, "$.keeps.rank"),
         ({"keeps": {"round": 3, "keeps": {"round": 3}}}, "$.keeps"),
-        ({"votes": [SEAT] * 17}, "$.votes"),
+        ({"votes": [VOTE] * 17}, "$.votes"),
     ],
 )
 def test_nonsense_is_not_read_and_named(fields, at):
@@ -89,8 +89,8 @@ def test_nonsense_of_other_kinds(kind, text):
 
 
 def test_texts_that_would_steer_a_terminal_are_escaped():
-    seats = [SEAT | {"where": "\x1b[2J"}]
-    text = written(host="a\x1b[2J\nerror: all is lost", reason="\u202eback\x9b", address="1\0", votes=seats)
+    votes = [VOTE | {"where": "\x1b[2J"}]
+    text = written(host="a\x1b[2J\nerror: all is lost", reason="\u202eback\x9b", address="1\0", votes=votes)
     member = decode(Member, text)
     assert (member.host, member.reason, member.address, member.votes[0].where) == (
         r"a\x1b[2J\nerror: all is lost",

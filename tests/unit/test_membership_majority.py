@@ -10,7 +10,7 @@ from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.elastic.coordinator.coordinator import Coordinator as RealLeader
 from rdzv_plugins.elastic.coordinator.placement import Rules
 from rdzv_plugins.elastic.coordinator.state_machine import AllKnown, RoundStateMachine
-from rdzv_plugins.elastic.keys import INITIALIZED, PLACE_ID, Assignment, EpochVote, Member, Round, seats_reached
+from rdzv_plugins.elastic.keys import INITIALIZED, PLACE_ID, Assignment, EpochVote, Member, Round, votes_reached
 from rdzv_plugins.runtime import SYSTEM
 
 BACK_S = 11.0
@@ -55,7 +55,7 @@ XYZ = (
         (XYZ + ", succeed without y z, wait 1000", "6 over came, 7 begun: x y z v w of 5", {}),
         # who knows of no round forms none where there was one
         ("elsewhere a 0 3, come d, lose a, wait 1000", "0 none", {}),
-        # a round counts as reached by its seat, and not by its number
+        # a round counts as reached by its vote, and not by its number
         (FORMING + ", says x store_ready_round=6, says y store_ready_round=6", "0 none, 6 begun: x y of 2", {}),
         # nodes from elsewhere wait for each other, keep their ranks, and count on; rank 0 served what they have left
         ("elsewhere c 2 3 0, elsewhere b 1 3 0, complete", "6 complete: c b", {"last_call": 30}),
@@ -99,10 +99,10 @@ def test_plan_is_given_up_if_one_of_it_has_reached_a_round_elsewhere_meanwhile()
     leader.wait(BACK_S)
     leader.serve()
     number = leader.number
-    leader.say("y", store_ready_round=number, votes=seats_reached(leader.members["y"].votes, leader.assigned["y"]))
+    leader.say("y", store_ready_round=number, votes=votes_reached(leader.members["y"].votes, leader.assigned["y"]))
     elsewhere = EpochVote(number, 0, 2, "10.9.9.9 77 another", False)
-    seats = (*leader.members["x"].votes, elsewhere)
-    leader.say("x", store=None, votes=seats_reached(seats, leader.assigned["x"]), store_ready_round=number)
+    votes = (*leader.members["x"].votes, elsewhere)
+    leader.say("x", store=None, votes=votes_reached(votes, leader.assigned["x"]), store_ready_round=number)
     assert leader.state == (0, "none")
     leader.wait(100)
     assert leader.number == number, f"x and y are not more than half of its round {number}, too"
@@ -180,9 +180,9 @@ def test_a_round_of_which_nobody_knows_whether_it_was_complete(
 ):
     leader = of_majority(high=2 + others)
     leader.machine = RoundStateMachine(leader.rules, lambda _: None, first_here=first_here, mark=f"{place}.3")
-    seats = [
+    votes = [
         node(f"a{rank}", store_ready_round=1, votes=(replace(UNDECIDED, rank=rank),)) for rank in range(1 + others)
     ]
-    leader.hear(*seats, *([] if others else [node("b", led=led)]))
+    leader.hear(*votes, *([] if others else [node("b", led=led)]))
     leader.wait(1000)
     assert bool(leader.assigned) is forms

@@ -25,7 +25,7 @@ from rdzv_plugins.elastic.failover import EpochVotes, FailoverBackend
 from rdzv_plugins.elastic.failover_rules import EndpointStatus, better_endpoint, read_born, say_born, select_endpoint
 from rdzv_plugins.elastic.failures import ProbePort
 from rdzv_plugins.elastic.join import MemberJoin
-from rdzv_plugins.elastic.keys import INIT_CLAIM, PLACE_ID, ROUND, Assignment, Member, Round, encode, seat_of
+from rdzv_plugins.elastic.keys import INIT_CLAIM, PLACE_ID, ROUND, Assignment, Member, Round, encode, vote_of
 from rdzv_plugins.elastic.node_session import Registration
 from rdzv_plugins.elastic.options import ElasticOptions, EndpointOptions, meeting_endpoints, validate_endpoint
 from rdzv_plugins.endpoints import Endpoint
@@ -281,8 +281,8 @@ class Carried:
         self.said: list[dict[str, Any]] = []
         self.session: Any = SimpleNamespace(ttl=5.0, put=lambda items, **_: self.said.append(items))
         self.places = SimpleNamespace(at=0, left_gone=False, note_complete=lambda: None)
-        seats = tuple(seat_of(place, complete=False) for place in rounds)
-        member = Member("a", "a", "a", 1, "10.0.0.1", "", 1, votes=seats)
+        votes = tuple(vote_of(place, complete=False) for place in rounds)
+        member = Member("a", "a", "a", 1, "10.0.0.1", "", 1, votes=votes)
         self.told: Any = SimpleNamespace(
             version=0, round=Round(), leader=object(), newest=0, list=lambda *_, **__: ([], 0)
         )
@@ -311,8 +311,8 @@ class Carried:
         self.registration.update(store_ready_round=6)
         return self.joining._step(self.told)
 
-    def seats(self) -> list[tuple[int, bool]]:
-        return [(seat.round, seat.complete) for seat in self.me.votes]
+    def carried(self) -> list[tuple[int, bool]]:
+        return [(vote.round, vote.complete) for vote in self.me.votes]
 
 
 PLACE = Assignment(6, 0, 3, "a", master_addr="10.0.0.2", master_port=4000, epoch="here")
@@ -332,10 +332,10 @@ def test_round_was_complete_only_if_that_one_was_declared(other: dict[str, Any])
     before = Assignment(5, 0, 5, "a", master_addr="10.0.0.2", master_port=4000, epoch="once")
     job = Carried(before, PLACE)
     assert job.hears(replace(COMPLETE, **other)) != PLACE
-    assert job.seats() == [(5, False), (6, False)], "undecided ones bind"
+    assert job.carried() == [(5, False), (6, False)], "undecided ones bind"
     assert job.own.number == (6 if "state" in other else 0)
     job = Carried(before, PLACE)
-    assert (job.hears(COMPLETE), job.seats(), job.own.number) == (PLACE, [(6, True)], 6)
+    assert (job.hears(COMPLETE), job.carried(), job.own.number) == (PLACE, [(6, True)], 6)
 
 
 def test_node_that_has_reached_another_round_since_does_not_go_on_in_the_one_before():
@@ -343,7 +343,7 @@ def test_node_that_has_reached_another_round_since_does_not_go_on_in_the_one_bef
     since = Assignment(7, 1, 2, "a", master_addr="10.0.0.3", master_port=4000, epoch="there")
     job = Carried(PLACE, since)
     assert job.hears(COMPLETE) is None
-    assert (job.seats(), job.me.last_round) == ([(6, True), (7, False)], 6)
+    assert (job.carried(), job.me.last_round) == ([(6, True), (7, False)], 6)
     assert len(job.said) == 1, "the others are told that it does not"
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from rdzv_plugins.elastic.coordinator.gates import MemberHeard, ProvedGone, RoundDeclared, RoundPlanned
 from rdzv_plugins.elastic.coordinator.quorum import Quorum, begun_at
-from rdzv_plugins.elastic.keys import Assignment, EpochVote, Member, Round, seat_of, seats_complete, seats_reached
+from rdzv_plugins.elastic.keys import Assignment, EpochVote, Member, Round, vote_of, votes_complete, votes_reached
 
 NOWHERE = -1
 T = TypeVar("T")
@@ -24,7 +24,7 @@ T = TypeVar("T")
 @dataclass
 class Node:
     place: int = NOWHERE
-    seats: tuple[EpochVote, ...] = ()
+    votes: tuple[EpochVote, ...] = ()
     alive: bool = True
     works: Assignment | None = None
     """Its place in the round of which it has heard that it is complete, until it goes to another place."""
@@ -50,10 +50,10 @@ class Place:
     heard_of: int = 0
     """The newest round that any node has told of."""
 
-    def tell(self, name: str, seats: tuple[EpochVote, ...]) -> bool:
+    def tell(self, name: str, votes: tuple[EpochVote, ...]) -> bool:
         """The leader hears the node. Returns whether the round being formed has to be given up."""
-        self.heard_of = max([self.heard_of, *(seat.round for seat in seats)])
-        return self.quorum.observe(MemberHeard(Member(name, name, name, 1, "", "", 1, votes=seats), True), 0)
+        self.heard_of = max([self.heard_of, *(vote.round for vote in votes)])
+        return self.quorum.observe(MemberHeard(Member(name, name, name, 1, "", "", 1, votes=votes), True), 0)
 
 
 class QuorumWorld:
@@ -68,8 +68,8 @@ class QuorumWorld:
         self.places = [Place(Quorum(Round(), {}, str(at), window=0), begun=f"{at}.1") for at in range(places)]
         first = [f"n{number}" for number in range(nodes)]
         plan = tuple(Assignment(1, rank, nodes, name, master_addr="0") for rank, name in enumerate(first))
-        for name, seat in zip(first, plan, strict=True):
-            self.nodes[name] = Node(0, (seat_of(seat, complete=True),), works=seat)
+        for name, vote in zip(first, plan, strict=True):
+            self.nodes[name] = Node(0, (vote_of(vote, complete=True),), works=vote)
             self._hear(0, name)
         zero = self.places[0]
         zero.number, zero.plan, zero.held = 1, plan, {place.node_id: place for place in plan}
@@ -178,7 +178,7 @@ class QuorumWorld:
 
     def reach(self, at: int, one: Assignment) -> None:
         node = self.nodes[one.node_id]
-        node.seats = seats_reached(node.seats, one)
+        node.votes = votes_reached(node.votes, one)
         self.places[at].reached |= {one.node_id}
         self._hear(at, one.node_id)
 
@@ -197,7 +197,7 @@ class QuorumWorld:
             node.works = one
         else:
             self.ask(at)
-        node.seats = seats_complete(node.seats, one)
+        node.votes = votes_complete(node.votes, one)
 
     def worlds(self) -> list[tuple[str, ...]]:
         """The rounds that can work: each node does, or is about to once it hears of it."""
@@ -209,7 +209,7 @@ class QuorumWorld:
         return found
 
     def key(self) -> object:
-        parts: list[object] = [tuple((n.place, n.seats, n.alive, n.works, n.said) for n in self.nodes.values())]
+        parts: list[object] = [tuple((n.place, n.votes, n.alive, n.works, n.said) for n in self.nodes.values())]
         for p in self.places:
             ours, _, begun, declared, told, stay, _, gone, here, brought, *_ = vars(p.quorum).values()
             parts.append((ours, begun, declared, frozenset(told.items()), frozenset(stay), len(gone)))
@@ -225,10 +225,10 @@ class QuorumWorld:
 
     def _is_told(self, one: Assignment) -> bool:
         """Whether the node has not heard yet that the round was complete, which it has reached."""
-        return seat_of(one, complete=False) in self.nodes[one.node_id].seats
+        return vote_of(one, complete=False) in self.nodes[one.node_id].votes
 
     def _accepts(self, one: Assignment) -> bool:
-        return len(seats_complete(self.nodes[one.node_id].seats, one)) == 1
+        return len(votes_complete(self.nodes[one.node_id].votes, one)) == 1
 
     def _said(self, one: Assignment) -> bool:
         return self.nodes[one.node_id].said
@@ -241,7 +241,7 @@ class QuorumWorld:
         if self.nodes[name].said:
             return  # a node that was leaving comes to another place: it says nothing there
         place.believed |= {name}
-        spoilt = place.tell(name, self.nodes[name].seats)
+        spoilt = place.tell(name, self.nodes[name].votes)
         if spoilt and any(one.node_id == name for one in place.plan):
             place.plan = ()
 

@@ -15,7 +15,7 @@ from rdzv_plugins.coordination import SeveralServices
 from rdzv_plugins.elastic.endpoint_monitor import EndpointMonitor
 from rdzv_plugins.elastic.failover_rules import Choice, better_endpoint, read_born, say_born, select_endpoint
 from rdzv_plugins.elastic.failures import ProbePort, name_of
-from rdzv_plugins.elastic.keys import INIT_CLAIM, INITIALIZED, ROUND, Assignment, Round, seats_complete
+from rdzv_plugins.elastic.keys import INIT_CLAIM, INITIALIZED, ROUND, Assignment, Round, votes_complete
 from rdzv_plugins.elastic.node_session import Registration
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RdzvError, SettingsDiffer
@@ -305,7 +305,7 @@ def _free_at(session: NativeSession) -> float:
 
 
 class EpochVotes:
-    """What a node carries from one of several services to another, its seats in rounds: its part of ``quorum``.
+    """What a node carries from one of several services to another, its votes in rounds: its part of ``quorum``.
 
     Each change is written with what the node says next, before anything relies on it. Called by the thread that joins
     and by the one that opens sessions, never by both at once.
@@ -328,9 +328,9 @@ class EpochVotes:
         """
         self._server = declared.server
         self._services.note_complete()
-        seats = seats_complete(self._registration.me.votes, place)
-        self._registration.update(votes=seats, gone=-1, server=-1)
-        return len(seats) == 1
+        votes = votes_complete(self._registration.me.votes, place)
+        self._registration.update(votes=votes, gone=-1, server=-1)
+        return len(votes) == 1
 
     def arrive(self, on_move: Callable[[], None]) -> None:
         """A session was opened. If it is at another service, tell whoever watches this node from the last one.

@@ -26,13 +26,13 @@ from rdzv_plugins.elastic.election import Election
 from rdzv_plugins.elastic.failures import name_of
 from rdzv_plugins.elastic.keys import (
     MOST_CHECKS,
-    MOST_SEATS,
+    MOST_VOTES,
     Assignment,
     CheckReport,
     Round,
     readable,
-    seat_of,
-    seats_reached,
+    vote_of,
+    votes_reached,
 )
 from rdzv_plugins.elastic.node_session import WatchCache
 from rdzv_plugins.elastic.retry import request_timeout
@@ -220,7 +220,7 @@ class MemberJoin:
         me = self._registration.me
         if me.store_ready_round != place.round or self._votes is None or me.unreachable:
             return me.store_ready_round == place.round
-        return seats_reached(me.votes, place) == me.votes  # not of another round of that number
+        return votes_reached(me.votes, place) == me.votes  # not of another round of that number
 
     def _reach(self, place: Assignment) -> None:
         unreachable = self._store.reach(place)
@@ -231,22 +231,22 @@ class MemberJoin:
         if not unreachable:
             self._cache.tell(RoundEvent("reached", place.round, place.rank, place.world))
             if self._votes is not None:
-                seats = seats_reached(self._registration.me.votes, place)
-                if len(seats) > MOST_SEATS:
+                carried = votes_reached(self._registration.me.votes, place)
+                if len(carried) > MOST_VOTES:
                     said["unreachable"] = "too many rounds that it has reached were never declared"
                 else:
-                    said["votes"] = seats
+                    said["votes"] = carried
         self._registration.publish(**said)
 
     def _enter(self, place: Assignment, declared: Round, session: Session) -> Assignment | None:
         """The round has been complete; returns this node's place if it goes on in it."""
         works, votes = declared.state == "complete", self._votes
-        # nodes may have kept one of that number from elsewhere; if it is over, the seat in either stays undecided
+        # nodes may have kept one of that number from elsewhere; if it is over, the vote in either stays undecided
         if works and votes is not None and not declared.is_of(place):
             return None  # a different round with that number: this node waits for the next
         self._round.enter(place)
         if votes is None:
-            self._registration.update(votes=(seat_of(place, complete=works),), server=declared.server)
+            self._registration.update(votes=(vote_of(place, complete=works),), server=declared.server)
         if works and (votes is None or votes.complete(place, declared)):
             if place.rank == 0:
                 log_rank_table(session, place)

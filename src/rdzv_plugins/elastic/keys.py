@@ -76,7 +76,7 @@ INITIALIZED = "place/begun"
 
 PROTOCOL = 8  # the version of these keys. Nodes of different versions refuse each other
 MOST_CHECKS = 64  # with --preflight: how many of its own checks a node reports
-MOST_SEATS = 16  # a node that has reached this many rounds without hearing that one was complete reaches no more
+MOST_VOTES = 16  # a node that has reached this many rounds without hearing that one was complete reaches no more
 _SHOWN = 80  # the most characters of a name that an error quotes
 _MOST_LISTS = 20  # a service that has always forgotten what came after the list that it has just given is broken
 _MOST_DIGITS = 18
@@ -203,7 +203,7 @@ class Member(Record, frozen=True):
     leaving: Literal["", "done", "failed", "lost"] = ""
     known_round: Count = 0  # the newest round that it had heard of when its session began: the service may know less
     keeps: Assignment | None = None  # its place in a round that the service has forgotten, where its workers still run
-    votes: Annotated[tuple[EpochVote, ...], Meta(max_length=MOST_SEATS)] = ()
+    votes: Annotated[tuple[EpochVote, ...], Meta(max_length=MOST_VOTES)] = ()
     """One endpoint: its place in the newest round that it was in, which a service without memory does not know.
 
     Several endpoints: its place in its last complete round, and in all rounds that it has reached since.
@@ -226,7 +226,7 @@ class Member(Record, frozen=True):
     @property
     def newest(self) -> int:
         """The newest round in which it has done anything, or of which it has heard."""
-        numbers = [seat.round for seat in self.votes]
+        numbers = [vote.round for vote in self.votes]
         numbers += [self.store[0]] if self.store else []
         numbers += [self.keeps.round] if self.keeps else []
         return max(self.last_round, self.store_ready_round, self.known_round, *numbers)
@@ -278,8 +278,8 @@ class Round(Record, frozen=True):
     unfit: bool = False  # whether the round failed because its nodes have not passed their preflight
 
     @property
-    def seat(self) -> EpochVote:
-        """Nobody's: that the round was declared binds those who did so, whoever else carries a seat in it."""
+    def vote(self) -> EpochVote:
+        """Nobody's: that the round was declared binds those who did so, whoever else carries a vote in it."""
         return EpochVote(self.number, -1, self.world, _where(self), True)
 
     def is_of(self, place: Assignment) -> bool:
@@ -309,24 +309,24 @@ class Heartbeat(Record, frozen=True):
     answered: bool = False
 
 
-def seat_of(place: Assignment, *, complete: bool) -> EpochVote:
+def vote_of(place: Assignment, *, complete: bool) -> EpochVote:
     """What a node carries as its place in a round."""
     return EpochVote(place.round, place.rank, place.world, _where(place), complete)
 
 
-def seats_reached(seats: tuple[EpochVote, ...], place: Assignment) -> tuple[EpochVote, ...]:
+def votes_reached(votes: tuple[EpochVote, ...], place: Assignment) -> tuple[EpochVote, ...]:
     """What a node carries once it is about to say that it has reached the store of ``place``."""
-    reached = any(each.which == place.which for each in seats)
-    return seats if reached else (*seats, seat_of(place, complete=False))
+    reached = any(each.which == place.which for each in votes)
+    return votes if reached else (*votes, vote_of(place, complete=False))
 
 
-def seats_complete(seats: tuple[EpochVote, ...], place: Assignment) -> tuple[EpochVote, ...]:
+def votes_complete(votes: tuple[EpochVote, ...], place: Assignment) -> tuple[EpochVote, ...]:
     """What a node carries once it has heard that the round of ``place``, which it has reached, was complete.
 
     Nothing before it binds. What the node has reached since does: then it has to go on from there, not in this round.
     """
-    at = next((at for at, each in enumerate(seats) if each.which == place.which), -1)
-    return (seat_of(place, complete=True), *seats[at + 1 :])
+    at = next((at for at, each in enumerate(votes) if each.which == place.which), -1)
+    return (vote_of(place, complete=True), *votes[at + 1 :])
 
 
 def _where(round_: Assignment | Round) -> str:

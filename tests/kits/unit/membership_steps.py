@@ -12,7 +12,7 @@ from msgspec import structs
 from rdzv_plugins.elastic.coordinator.gates import ProvedGone
 from rdzv_plugins.elastic.coordinator.placement import Rules
 from rdzv_plugins.elastic.coordinator.state_machine import AllKnown, Event, KeyGone, RoundStateMachine, RoundUpdate
-from rdzv_plugins.elastic.keys import Assignment, CheckReport, EpochVote, Member, Round, seat_of, seats_reached
+from rdzv_plugins.elastic.keys import Assignment, CheckReport, EpochVote, Member, Round, vote_of, votes_reached
 
 
 def node(name: str, rank: int | None = None, **fields: Any) -> Member:
@@ -42,13 +42,13 @@ def keeping(name: str, **changes: Any) -> Member:
     """It is still in round 5."""
     place = structs.replace(KEPT[name], **changes)
     return node(
-        name, last_round=4, store_ready_round=5, known_round=5, keeps=place, votes=(seat_of(place, complete=True),)
+        name, last_round=4, store_ready_round=5, known_round=5, keeps=place, votes=(vote_of(place, complete=True),)
     )
 
 
 def leaver(name: str, **changes: Any) -> Member:
     """It was in round 5, and has left it."""
-    return node(name, last_round=5, known_round=5, votes=(seat_of(KEPT[name], complete=True),), **changes)
+    return node(name, last_round=5, known_round=5, votes=(vote_of(KEPT[name], complete=True),), **changes)
 
 
 class Leader:
@@ -145,8 +145,8 @@ class Leader:
             self.say(name, store_ready_round=self.number, unreachable="", **self.carried(name))
 
     def carried(self, name: str) -> dict[str, Any]:
-        seats = self.members[name].votes
-        return {"votes": seats_reached(seats, self.assigned[name])} if self.rules.majority else {}
+        votes = self.members[name].votes
+        return {"votes": votes_reached(votes, self.assigned[name])} if self.rules.majority else {}
 
     @property
     def number(self) -> int:

@@ -1,19 +1,19 @@
 """May these nodes form a round? If several endpoints can serve, others may be forming one elsewhere.
 
-The rounds are the votes (dynamic voting). A node is a member at one endpoint at a time, and carries its *seats*: its
-place in the last round that it knows to have been complete, and in each that it has reached since, which may have been
-complete. It carries a round's seat before it says that it has reached it.
+The rounds are the electorates (dynamic voting). A node is a member at one endpoint at a time, and carries its *votes*:
+its place in the last round that it knows to have been complete, and in each that it has reached since, which may have
+been complete. It carries a round's vote before it says that it has reached it.
 
 **The rule.** A leader forms a round of the nodes S only if, for the newest complete round that any of its members
 knows, and for each that may have been complete since, S has more than half of its nodes; or exactly half, and among
 them the one with the highest rank. The new number is higher than all of these. More than the number tells which round a
-seat belongs to: its size, its store, and a name of the leader that began it. A node takes a round for complete only
-when that very round is declared complete; the seat in one that is over stays as it was. It goes on in no round after
-which it has reached another: it has been elsewhere and come back, and keeps the seat of the other one, too.
+vote belongs to: its size, its store, and a name of the leader that began it. A node takes a round for complete only
+when that very round is declared complete; the vote in one that is over stays as it was. It goes on in no round after
+which it has reached another: it has been elsewhere and come back, and keeps the vote of the other one, too.
 
 The rule is applied to what the nodes of S carry when the round is begun, and has to hold until it is complete: the
 leader gives it up when one of them turns out to have reached a round of another leader since, and counts as reached
-only rounds whose seat the node carries. Rounds that were begun here (``place/id`` is part of the leader's name) and not
+only rounds whose vote the node carries. Rounds that were begun here (``place/id`` is part of the leader's name) and not
 declared do not bind: nobody else can declare them. Nor do those of which the node that began them elsewhere says that
 it has not declared them (``Member.led``). The last one that was declared here always binds, even if all its places were
 overwritten by those of a round that came to nothing.
@@ -25,8 +25,8 @@ reached a round: it may have been given up, and others may be complete in anothe
 **Why there are never two worlds.** Let A be a complete round, and let B and C be formed from it at two places, both by
 the rule. They have a node x in common that was in A: two parts of one set overlap if each is more than half, or half
 with the highest rank. A round is complete only when all its nodes have reached it, so x has reached both, say B first.
-Either x carried the seat of B when C was begun: then C has more than half of B, too. Or C was begun with it earlier, x
-went to where B was formed, and came back: then it brings the seat of B at the latest when it says that it has reached
+Either x carried the vote of B when C was begun: then C has more than half of B, too. Or C was begun with it earlier, x
+went to where B was formed, and came back: then it brings the vote of B at the latest when it says that it has reached
 C, and C is given up. (That works even if nobody has heard that its old session ended: the new one writes the same key.)
 So complete rounds form one chain, whatever is late, lost or repeated, and whatever clocks say: so many nodes have left
 any round but the newest that the rest can form nothing. B can still be *declared* by a leader that has not heard that x
@@ -53,7 +53,7 @@ from collections.abc import Collection, Iterable, Iterator
 from rdzv_plugins.elastic.coordinator import gates
 from rdzv_plugins.elastic.coordinator.gates import Gate, Places, Proposal, Wait
 from rdzv_plugins.elastic.coordinator.placement import PreviousAssignment
-from rdzv_plugins.elastic.keys import EpochVote, Member, Round, Which, seat_of
+from rdzv_plugins.elastic.keys import EpochVote, Member, Round, Which, vote_of
 
 
 def begun_at(mark: str) -> str:
@@ -110,7 +110,7 @@ class Quorum(Gate):
                 self._stays(node)
             case gates.RoundPlanned(places):
                 heard = self._heard
-                self._brought = {node: frozenset(seat.which for seat in heard.get(node, ())) for node in places}
+                self._brought = {node: frozenset(vote.which for vote in heard.get(node, ())) for node in places}
             case gates.RoundDeclared(round_, places):
                 self._newest = round_.number
                 if round_.state == "complete":
@@ -120,13 +120,13 @@ class Quorum(Gate):
     def _bind(self, declared: Round, places: Places) -> None:
         """A round was complete here, with these places."""
         if declared.number:
-            self._declared = declared.seat
-            self._here = {node: seat_of(place, complete=True) for node, place in places.items()}
+            self._declared = declared.vote
+            self._here = {node: vote_of(place, complete=True) for node, place in places.items()}
             self._stay = {node: None for node in self._stay if node in places}
 
     def _hear(self, member: Member, now: float) -> None:
         self._heard[member.node_id] = member.votes
-        known = [seat for seat in member.votes if seat.complete]
+        known = [vote for vote in member.votes if vote.complete]
         if member.led is not None:
             mark, declared = member.led
             self._led[mark] = declared
@@ -136,7 +136,7 @@ class Quorum(Gate):
         if member.leaving:
             self._stays(member.node_id)
         counted = max(self._gathered, self._newest)
-        if self._gather_by is None and any(seat.round > counted for seat in known):
+        if self._gather_by is None and any(vote.round > counted for vote in known):
             self._gather_by = now + self._window
 
     def _spoils(self, member: Member) -> bool:
@@ -146,7 +146,7 @@ class Quorum(Gate):
         """
         brought = self._brought.get(member.node_id)
         return brought is not None and any(
-            seat.which not in brought and not self._was_never(seat) for seat in member.votes
+            vote.which not in brought and not self._was_never(vote) for vote in member.votes
         )
 
     def _stays(self, node: str) -> None:
@@ -192,10 +192,10 @@ class Quorum(Gate):
         if last < proposal.declared:
             return
         places = {
-            node: member.place_in(seat.round, seat.rank, seat.world)
+            node: member.place_in(vote.round, vote.rank, vote.world)
             for node, member in proposal.members.items()
-            for seat in member.votes
-            if seat.complete and seat.round == last
+            for vote in member.votes
+            if vote.complete and vote.round == last
         }
         # not all nodes of a kept round may have been here when it was over: they say their places themselves
         known = proposal.former.places if last == proposal.declared else {}
@@ -203,29 +203,29 @@ class Quorum(Gate):
 
     def _last(self, members: Iterable[str]) -> int:
         """The number of the newest round that any of ``members`` knows to have been complete, or that was so here."""
-        return max((seat.round for seat in self._known(members) if seat.complete), default=0)
+        return max((vote.round for vote in self._known(members) if vote.complete), default=0)
 
     def _votes(self, chosen: Collection[str], members: Collection[str]) -> list[tuple[Which, set[int]]]:
         """The rounds that bind (the last complete one, and what may have been complete since), with the ranks here."""
         last = self._last(members)
-        votes: dict[Which, set[int]] = {
-            seat.which: set()
-            for seat in self._known(members)
-            if seat.round >= last and seat.world > 0 and (seat.complete or not self._was_never(seat))
+        ballots: dict[Which, set[int]] = {
+            vote.which: set()
+            for vote in self._known(members)
+            if vote.round >= last and vote.world > 0 and (vote.complete or not self._was_never(vote))
         }
         for node in dict.fromkeys((*chosen, *self._stay)):
-            for seat in (*self._heard.get(node, ()), *([self._here[node]] if node in self._here else [])):
-                if seat.which in votes:
-                    votes[seat.which].add(seat.rank)
-        return sorted(votes.items(), reverse=True)
+            for vote in (*self._heard.get(node, ()), *([self._here[node]] if node in self._here else [])):
+                if vote.which in ballots:
+                    ballots[vote.which].add(vote.rank)
+        return sorted(ballots.items(), reverse=True)
 
-    def _was_never(self, seat: EpochVote) -> bool:
+    def _was_never(self, vote: EpochVote) -> bool:
         """Whether its round is known never to have been complete, unless a node says that it was.
 
         It was begun here, and was not declared; or it was not by the node that began it.
         """
-        begun_here = bool(self._at) and begun_at(seat.mark) == self._at
-        return begun_here or seat.round > self._led.get(seat.mark, seat.round)
+        begun_here = bool(self._at) and begun_at(vote.mark) == self._at
+        return begun_here or vote.round > self._led.get(vote.mark, vote.round)
 
     def _known(self, members: Iterable[str]) -> Iterator[EpochVote]:
         if self._declared is not None:

@@ -75,12 +75,12 @@ class RoundRecovery(Gate):
 
     def _account(self, member: Member) -> None:
         """A member's place in the newest round is accounted for: the member is here."""
-        for seat in member.votes:
-            if seat.round != self._number:
+        for vote in member.votes:
+            if vote.round != self._number:
                 continue
-            for rank in (seat.rank, member.server):
-                if 0 <= rank < seat.world:
-                    self._accounted.setdefault(seat.which, set()).add(rank)
+            for rank in (vote.rank, member.server):
+                if 0 <= rank < vote.world:
+                    self._accounted.setdefault(vote.which, set()).add(rank)
 
     def check(self, waiting: Collection[str], members: Collection[str], now: float) -> Wait | ForgottenRound | None:
         if self._until is None:

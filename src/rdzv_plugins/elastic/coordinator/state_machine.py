@@ -466,8 +466,8 @@ class RoundStateMachine:
         """Whether it has dialled the store of the round being formed, with or without success."""
         if member.store_ready_round != self._number:
             return False
-        # of several endpoints, another one's round may have that number: it counts if the node carries its seat
-        is_this = not self._rules.majority or any(seat.which == place.which for seat in member.votes)
+        # of several endpoints, another one's round may have that number: it counts if the node carries its vote
+        is_this = not self._rules.majority or any(vote.which == place.which for vote in member.votes)
         return is_this or bool(member.unreachable)
 
     def _has_reached(self, member: Member, state: Connecting, now: float) -> None:
