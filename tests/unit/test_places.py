@@ -22,7 +22,13 @@ from rdzv_plugins.elastic import endpoint_monitor, failover
 from rdzv_plugins.elastic.current_round import CurrentRound, NodeContext
 from rdzv_plugins.elastic.endpoint_monitor import EndpointMonitor
 from rdzv_plugins.elastic.failover import EpochVotes, FailoverBackend
-from rdzv_plugins.elastic.failover_rules import EndpointStatus, better_endpoint, read_born, say_born, select_endpoint
+from rdzv_plugins.elastic.failover_rules import (
+    EndpointStatus,
+    better_endpoint,
+    read_init_claim,
+    write_init_claim,
+    select_endpoint,
+)
 from rdzv_plugins.elastic.failures import ProbePort
 from rdzv_plugins.elastic.join import MemberJoin
 from rdzv_plugins.elastic.keys import INIT_CLAIM, PLACE_ID, ROUND, Assignment, Member, Round, encode, vote_of
@@ -59,8 +65,8 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(failover, limit, 60.0)
 
 
-def born(place: int) -> EndpointStatus:
-    return EndpointStatus(answers=True, born=place)
+def claimed_at(place: int) -> EndpointStatus:
+    return EndpointStatus(answers=True, claimed_at=place)
 
 
 @pytest.mark.parametrize(
@@ -71,16 +77,16 @@ def born(place: int) -> EndpointStatus:
         ([SILENT, THERE, THERE], False, "wait", 0),  # it may serve the job, cut off from here
         ([THERE, REFUSED, REFUSED], False, "wait", -1),  # who answers is not more than half
         ([THERE, THERE, REFUSED, REFUSED], False, "wait", -1),
-        ([born(1), born(1), THERE], False, "join", 1),
-        ([born(0), born(1), born(1)], False, "join", 1),  # two have begun at once
-        ([born(1), SILENT, born(1)], False, "wait", 1),
-        ([born(1), THERE, SILENT], False, "claim", 1),  # what one has begun is carried on
-        ([SILENT, EndpointStatus(answers=True, begun=True), THERE], False, "join", 1),
+        ([claimed_at(1), claimed_at(1), THERE], False, "join", 1),
+        ([claimed_at(0), claimed_at(1), claimed_at(1)], False, "join", 1),  # two have begun at once
+        ([claimed_at(1), SILENT, claimed_at(1)], False, "wait", 1),
+        ([claimed_at(1), THERE, SILENT], False, "claim", 1),  # what one has begun is carried on
+        ([SILENT, EndpointStatus(answers=True, initialized=True), THERE], False, "join", 1),
         ([THERE, EndpointStatus(answers=True, round=2), EndpointStatus(answers=True, round=3)], False, "join", 2),
         ([SILENT, SILENT, SILENT], True, "wait", -1),
         ([SILENT, THERE, THERE], True, "join", 1),
         ([SILENT, THERE, EndpointStatus(answers=True, members=2)], True, "join", 2),
-        ([SILENT, SILENT, EndpointStatus(answers=True, begun=True)], True, "join", 2),
+        ([SILENT, SILENT, EndpointStatus(answers=True, initialized=True)], True, "join", 2),
     ],
 )
 def test_place_to_join(statuses: list[EndpointStatus], knows: bool, step: str, place: int):
@@ -94,7 +100,7 @@ def test_first_round_is_begun_at_one_place_whatever_two_nodes_see():
     for remembered in itertools.product((-1, 0, 1, 2), repeat=3):
         seen = {
             select_endpoint(
-                [born(at) if here else SILENT for at, here in zip(remembered, answers, strict=True)], knows=False
+                [claimed_at(at) if here else SILENT for at, here in zip(remembered, answers, strict=True)], knows=False
             )
             for answers in itertools.product((True, False), repeat=3)
         }
@@ -254,7 +260,7 @@ def test_first_round_is_remembered_and_marked_and_other_runs_and_lists_are_refus
         first, last = (joined(stack.enter_context(closing(service(endpoints[at])))) for at in (0, 2))
         assert first.list(PLACE_ID, timeout=20)[0], "its leader marks the rounds that are begun at a place"
         held, _ = last.list(INIT_CLAIM, timeout=20)
-        assert [read_born(kv.value, [str(each) for each in endpoints]) for kv in held] == [(0, "")]
+        assert [read_init_claim(kv.value, [str(each) for each in endpoints]) for kv in held] == [(0, "")]
         with pytest.raises(RunIdMismatch, match="serves run 'r', and this node belongs to run 'another'"):
             joined(places(*endpoints, run="another"))
         other = places(endpoints[1], endpoints[0], endpoints[2])
@@ -265,13 +271,22 @@ def test_first_round_is_remembered_and_marked_and_other_runs_and_lists_are_refus
 
 @pytest.mark.parametrize(
     "said",
-    [say_born(1, "bac"), say_born(4, "abcde"), "7", "1e999", "[[", '{"at": "z", "of": "a,b,c"}', '{"of": 1}', "\xff"],
+    [
+        write_init_claim(1, "bac"),
+        write_init_claim(4, "abcde"),
+        "7",
+        "1e999",
+        "[[",
+        '{"at": "z", "of": "a,b,c"}',
+        '{"of": 1}',
+        "\xff",
+    ],
 )
 def test_first_round_of_another_list_is_none_of_this_one(said: str):
-    at, others = read_born(said.encode("latin-1"), "abc")
+    at, others = read_init_claim(said.encode("latin-1"), "abc")
     assert at == -1
     assert others
-    assert read_born(say_born(1, "abc").encode(), "abc") == (1, "")
+    assert read_init_claim(write_init_claim(1, "abc").encode(), "abc") == (1, "")
 
 
 class Carried:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rdzv_plugins.coordination import Event
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.failover_rules import EndpointStatus, read_born
+from rdzv_plugins.elastic.failover_rules import EndpointStatus, read_init_claim
 from rdzv_plugins.elastic.keys import INIT_CLAIM, INITIALIZED, Round, decode
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import AccessRefused, ConnectionLost, EndpointUnreachable, RdzvError
@@ -230,10 +230,10 @@ class EndpointMonitor:
                     declared = decode(Round, event.value)
                     self._see(session, round=declared.number, works=declared.state == "complete")
                 elif event.key == INIT_CLAIM:
-                    born, others = read_born(event.value, self._names)
-                    self._see(session, born=born, others=others)
+                    claimed_at, others = read_init_claim(event.value, self._names)
+                    self._see(session, claimed_at=claimed_at, others=others)
                 elif event.key == INITIALIZED:
-                    self._see(session, begun=True)
+                    self._see(session, initialized=True)
             except (ValueError, TypeError) as error:
                 logger.warning("cannot read key %r at %s: %s", event.key, self.endpoint, error)
 

@@ -13,7 +13,13 @@ from collections.abc import Callable, Sequence
 
 from rdzv_plugins.coordination import SeveralServices
 from rdzv_plugins.elastic.endpoint_monitor import EndpointMonitor
-from rdzv_plugins.elastic.failover_rules import Choice, better_endpoint, read_born, say_born, select_endpoint
+from rdzv_plugins.elastic.failover_rules import (
+    Choice,
+    better_endpoint,
+    read_init_claim,
+    write_init_claim,
+    select_endpoint,
+)
 from rdzv_plugins.elastic.failures import ProbePort, name_of
 from rdzv_plugins.elastic.keys import INIT_CLAIM, INITIALIZED, ROUND, Assignment, Round, votes_complete
 from rdzv_plugins.elastic.node_session import Registration
@@ -145,10 +151,10 @@ class FailoverBackend:
     def _claim(self, target: int) -> None:
         """Have all endpoints that answer remember where the first round is begun, in order; an existing value stays."""
         for monitor in self._monitors:
-            if monitor.status.answers and monitor.status.born < 0 and not monitor.status.others:
+            if monitor.status.answers and monitor.status.claimed_at < 0 and not monitor.status.others:
                 try:
-                    born, others = read_born(
-                        monitor.remember(INIT_CLAIM, say_born(target, self._names)).encode(), self._names
+                    claimed_at, others = read_init_claim(
+                        monitor.remember(INIT_CLAIM, write_init_claim(target, self._names)).encode(), self._names
                     )
                 except (ConnectionLost, TimeoutError) as error:
                     logger.debug("claiming the first round at %s: %s", monitor.endpoint, error)
@@ -158,7 +164,7 @@ class FailoverBackend:
                     continue
                 if others:
                     return
-                target = born
+                target = claimed_at
 
     def _join(self, choice: Choice, ttl: float, on_lost: Callable[[ConnectionLost], None]) -> NativeSession | None:
         target, held, witnessed = choice.place, list[NativeSession](), False
@@ -226,7 +232,7 @@ class FailoverBackend:
         session, at = self._session, self.at
         if session is None or at is None:
             return None
-        self._remember_begun()
+        self._remember_initialized()
         counts = counted is not None and counted[0] is session and self._runtime.monotonic() >= counted[1]
         if counts:
             for monitor in self._monitors:
@@ -235,7 +241,7 @@ class FailoverBackend:
         better = better_endpoint(statuses, at)
         if better is not None and (counts or statuses[better].works):
             self._leave(session, at, better)
-        if statuses[at].works or not (self._knows or statuses[at].round or statuses[at].begun):
+        if statuses[at].works or not (self._knows or statuses[at].round or statuses[at].initialized):
             return None
         if counts or counted is None or counted[0] is not session:
             most = max(status.members for status in statuses)
@@ -252,12 +258,12 @@ class FailoverBackend:
         why = f"round {works.round} works at {there}" if works.works else f"more nodes are at {there}"
         self._on_lost(ConnectionLost(f"{where} no longer serves this job: {why}"))
 
-    def _remember_begun(self) -> None:
+    def _remember_initialized(self) -> None:
         """Have all endpoints remember that there was a round: from then on no first one is begun."""
         if not (self._knows or any(monitor.status.round for monitor in self._monitors)):
             return
         for monitor in self._monitors:
-            if monitor.status.answers and not monitor.status.begun:
+            if monitor.status.answers and not monitor.status.initialized:
                 try:
                     monitor.remember(INITIALIZED, "true")
                 except (ConnectionLost, TimeoutError) as error:

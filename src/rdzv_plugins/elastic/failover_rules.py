@@ -27,10 +27,10 @@ class EndpointStatus:
     round: int = 0  # the newest round that was declared there
     works: bool = False  # whether that round is complete
     members: int = 0
-    born: int = -1  # the endpoint where the first round begins, as recorded here
+    claimed_at: int = -1  # the endpoint where the first round begins, as recorded here
     others: str = ""
     """A list of endpoints that differs from this node's, recorded here by a node that was given it."""
-    begun: bool = False  # whether it is recorded here that there was a round
+    initialized: bool = False  # whether it is recorded here that there was a round
     gone: bool = False  # whether the process that served here is proved gone: see ``EndpointMonitor``
 
 
@@ -54,9 +54,9 @@ def select_endpoint(statuses: Sequence[EndpointStatus], *, knows: bool) -> Choic
     served = [at for at in answering if statuses[at].round]
     if served or knows:
         return Choice("join", _best(statuses, served or answering), remembers=not knows)
-    begun = [at for at in answering if statuses[at].begun]
-    if begun:  # the others may have left the endpoint that served, and wait here for nodes that were in no round
-        return Choice("join", _best(statuses, begun), remembers=True)
+    initialized = [at for at in answering if statuses[at].initialized]
+    if initialized:  # the others may have left the endpoint that served, and wait here for nodes that were in no round
+        return Choice("join", _best(statuses, initialized), remembers=True)
     return _first(statuses, answering)
 
 
@@ -84,7 +84,7 @@ def _best(statuses: Sequence[EndpointStatus], of: Sequence[int]) -> int:
 def _first(statuses: Sequence[EndpointStatus], answering: Sequence[int]) -> Choice:
     """Choose where there was no round yet, as far as the answering endpoints know."""
     needed = len(statuses) // 2 + 1
-    claims = Counter(statuses[at].born for at in answering if statuses[at].born >= 0)
+    claims = Counter(statuses[at].claimed_at for at in answering if statuses[at].claimed_at >= 0)
     for place, votes in claims.items():
         if votes >= needed:
             if statuses[place].answers:
@@ -99,12 +99,12 @@ def _first(statuses: Sequence[EndpointStatus], answering: Sequence[int]) -> Choi
     return Choice("claim", first, "more than half of the endpoints must record that the first round begins there")
 
 
-def say_born(place: int, places: Sequence[str]) -> str:
+def write_init_claim(place: int, places: Sequence[str]) -> str:
     """The value recorded as ``INIT_CLAIM``: nodes with other lists, or another order, see that theirs differs."""
     return json.dumps({"at": places[place], "of": ",".join(places)})
 
 
-def read_born(text: bytes, places: Sequence[str]) -> tuple[int, str]:
+def read_init_claim(text: bytes, places: Sequence[str]) -> tuple[int, str]:
     """Where the first round begins, as an index of ``places``, and ""; or -1, and whose list it is instead."""
     try:
         said = json.loads(text)
