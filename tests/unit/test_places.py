@@ -26,8 +26,8 @@ from rdzv_plugins.elastic.failover_rules import (
     EndpointStatus,
     better_endpoint,
     read_init_claim,
-    write_init_claim,
     select_endpoint,
+    write_init_claim,
 )
 from rdzv_plugins.elastic.failures import ProbePort
 from rdzv_plugins.elastic.join import MemberJoin

@@ -17,8 +17,8 @@ from rdzv_plugins.elastic.failover_rules import (
     Choice,
     better_endpoint,
     read_init_claim,
-    write_init_claim,
     select_endpoint,
+    write_init_claim,
 )
 from rdzv_plugins.elastic.failures import ProbePort, name_of
 from rdzv_plugins.elastic.keys import INIT_CLAIM, INITIALIZED, ROUND, Assignment, Round, votes_complete
