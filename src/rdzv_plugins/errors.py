@@ -375,7 +375,7 @@ class Preempted(RendezvousClosed):
 
     exit_code = 81
     scheduler: ClassVar[Advice] = "requeue"
-    remedy_text = "Start it again: it continues from the last checkpoint that its workers saved."
+    remedy_text = "Start it again: it continues from the last checkpoint, if its workers saved one."
 
 
 class NotNeeded(RendezvousClosed):

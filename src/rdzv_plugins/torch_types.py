@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch.distributed.elastic.rendezvous import api
 
 from rdzv_plugins import errors
 from rdzv_plugins.interfaces import RendezvousInfo, RoundInfo
+from rdzv_plugins.store import Text
 
 _TORCH = (
     (errors.SpareReleased, api.RendezvousGracefulExitError),
@@ -82,16 +83,6 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _passed_on(name: str, kind: Callable[[Any], Any], *, waits: bool = False) -> Callable[..., Any]:
-    """A method of torch's store, whose answer is made to be of that ``kind``; ``waits``: up to its time-out."""
-
-    def ask(self: OfTorch, *arguments: Any) -> Any:
-        with store_errors_of_ours(self.inner.timeout if waits else None):
-            return kind(getattr(self.inner, name)(*arguments))
-
-    return ask
-
-
 class OfTorch:
     """A ``store.Store``. Passes everything on to ``inner``, one of torch's stores, and is equally thread-safe."""
 
@@ -106,19 +97,48 @@ class OfTorch:
     def set_timeout(self, timeout: timedelta) -> None:
         self.inner.set_timeout(timeout)
 
-    set = _passed_on("set", lambda nothing: nothing)
-    get = _passed_on("get", bytes, waits=True)
-    compare_set = _passed_on("compare_set", bytes)
-    add = _passed_on("add", int)
-    check = _passed_on("check", bool)
-    delete_key = _passed_on("delete_key", bool)
-    num_keys = _passed_on("num_keys", int)
-    multi_set = _passed_on("multi_set", lambda nothing: nothing)
-    multi_get = _passed_on("multi_get", lambda values: [bytes(value) for value in values], waits=True)
+    def set(self, key: str, value: Text) -> None:
+        with store_errors_of_ours():
+            self.inner.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        with store_errors_of_ours(self.inner.timeout):
+            return bytes(self.inner.get(key))
+
+    def compare_set(self, key: str, expected: Text, desired: Text) -> bytes:
+        with store_errors_of_ours():
+            return bytes(self.inner.compare_set(key, expected, desired))
+
+    def add(self, key: str, amount: int) -> int:
+        with store_errors_of_ours():
+            return int(self.inner.add(key, amount))
+
+    def check(self, keys: Sequence[str]) -> bool:
+        with store_errors_of_ours():
+            return bool(self.inner.check(list(keys)))
+
+    def delete_key(self, key: str) -> bool:
+        with store_errors_of_ours():
+            return bool(self.inner.delete_key(key))
+
+    def num_keys(self) -> int:
+        with store_errors_of_ours():
+            return int(self.inner.num_keys())
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[Text]) -> None:
+        with store_errors_of_ours():
+            self.inner.multi_set(list(keys), list(values))
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        with store_errors_of_ours(self.inner.timeout):
+            return [bytes(value) for value in self.inner.multi_get(list(keys))]
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         with store_errors_of_ours(self.inner.timeout if timeout is None else timeout):
-            self.inner.wait(keys, *(() if timeout is None else (timeout,)))
+            if timeout is None:
+                self.inner.wait(list(keys))
+            else:
+                self.inner.wait(list(keys), timeout)
 
 
 def in_contract(info: RendezvousInfo) -> RendezvousInfo:

@@ -166,7 +166,7 @@ def _number(kind: type[int] | type[float], least: float = 1, most: float = 2**62
                 return value
         limits = f"{least:g} or more" if most == 2**62 else f"{least:g} to {most:g}"
         words = "whole number" if kind is int else "number"
-        raise argparse.ArgumentTypeError(f"'{text}' is not a {words} ({limits})")
+        raise argparse.ArgumentTypeError(f"'{text}': give a {words}, {limits}")
 
     return read
 

@@ -147,13 +147,16 @@ def options_of(config: LaunchConfig) -> RunOptions:
     _require(config, "monitor_interval", isinstance(config.monitor_interval, int | float), "a number of seconds")
     _require(config, "shutdown_timeout", isinstance(config.shutdown_timeout, int | None), "a number of seconds")
     _require(config, "start_method", config.start_method in _METHODS, f"one of {', '.join(_METHODS)}")
+    for name in ("duplicate_stdout_filters", "duplicate_stderr_filters"):
+        texts = all(isinstance(each, str) for each in getattr(config, name) or ())
+        _require(config, name, texts, "a list of texts")
     same = (each.name for each in dataclasses.fields(config) if each.name in OPTIONS and each.name not in _NO_FLAGS)
     values = {name: getattr(config, name) for name in same} | {
         "nnodes": f"{config.min_nodes}:{config.max_nodes}",
         "rdzv_id": config.run_id or (uuid.uuid4().hex if config.max_nodes == 1 else ""),
         "rdzv_conf": _conf(config),
-        "duplicate_stdout_filters": list(config.duplicate_stdout_filters or ()) or None,
-        "duplicate_stderr_filters": list(config.duplicate_stderr_filters or ()) or None,
+        "duplicate_stdout_filters": [each for each in config.duplicate_stdout_filters or () if each] or None,
+        "duplicate_stderr_filters": [each for each in config.duplicate_stderr_filters or () if each] or None,
         "exit_barrier_timeout": _seconds(os.environ.get(_BARRIER, "")),
         "numa_binding": _numa(config),
         **_logs(config.logs_specs),
@@ -165,7 +168,9 @@ def options_of(config: LaunchConfig) -> RunOptions:
     options = RunOptions()
     for name, value in values.items():
         if value not in (None, False, "") or name in _EVEN_EMPTY:
-            kind, _ = kind_of(name)
+            kind, choices = kind_of(name)
+            if choices is not None and str(value) not in choices:
+                raise UsageError(f"{flag_of(name)}={value} is not one of {', '.join(choices)}")
             setattr(options, name, value if kind == list[str] else kind(value))
             options.given[name] = flag_of(name)
     return options

@@ -9,11 +9,12 @@ few kilobytes, there are only a few at a time, and one too many costs the oldest
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import re
+import selectors
 import socket
+import time
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -178,22 +179,38 @@ _MOST = 32
 """The most connections at a time."""
 
 
+_PAUSE_S = 1.0
+"""The pause before the next connection is accepted, if no descriptors are left for it."""
+
+
+class _Connection:
+    """What one client has sent, and the part of the answer that it has not taken yet."""
+
+    def __init__(self, client: socket.socket) -> None:
+        self.client = client
+        self.received = b""
+        self.reply: bytes | None = None
+        self.until = time.monotonic() + _SECONDS
+
+
 class HealthServer:
-    """Serves from ``open`` to ``close``, on a thread and an event loop of its own."""
+    """Serves from ``open`` to ``close``. Its methods are for one thread."""
 
     def __init__(self, answer: Callable[[str], HttpAnswer], listener: socket.socket) -> None:
         """Takes over ``listener``.
 
         ``answer`` is called on the server's thread with the path of each request; raises nothing, waits for nobody.
         """
-        self._answer, self.port = answer, int(listener.getsockname()[1])
-        self._clients: dict[asyncio.Task[None], None] = {}
-        """The oldest first."""
-        self._closing = asyncio.Event()
-        self._loop = asyncio.new_event_loop()
-        # no descriptors are left, say: it accepts again a second later
-        self._loop.set_exception_handler(lambda _, context: logger.debug("the health port: %s", context["message"]))
-        self._thread = OwnThread(target=self._run, args=(listener,), name="rdzv-health")
+        self._answer, self._listener = answer, listener
+        self._listener.setblocking(False)
+        self._connections: dict[socket.socket, _Connection] = {}
+        self._accept_at = 0.0
+        self._wake_r, self._wake_w = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        for each in (self._wake_r, self._listener):
+            self._selector.register(each, selectors.EVENT_READ)
+        self._closed = False
+        self._thread = OwnThread(target=self._run, name="rdzv-health")
         self._thread.start()
 
     @staticmethod
@@ -205,54 +222,92 @@ class HealthServer:
             logger.warning("%s; the health endpoint is disabled, and the job continues", error)
             return None
 
+    @property
+    def port(self) -> int:
+        return int(self._listener.getsockname()[1])
+
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._closing.set)
+        self._closed = True
+        self._wake_w.send(b"x")
         self._thread.join()
+        for each in (*self._connections, self._listener, self._wake_r, self._wake_w):
+            each.close()
+        self._selector.close()
 
-    def _run(self, listener: socket.socket) -> None:
-        with contextlib.closing(self._loop):
-            self._loop.run_until_complete(self._serve_all(listener))
+    def _run(self) -> None:
+        while not self._closed:
+            try:
+                self._turn()
+            except Exception:  # the next request has to be answered, whatever went wrong
+                logger.exception("error in the health server")
+                time.sleep(_PAUSE_S)
 
-    async def _serve_all(self, listener: socket.socket) -> None:
-        server = await asyncio.start_server(self._serve, sock=listener, limit=MOST_BYTES)
-        await self._closing.wait()
-        server.close()
-        for each in self._clients:
-            each.cancel()
-        await asyncio.gather(*self._clients, return_exceptions=True)
-        await asyncio.sleep(0)  # their connections are closed then
+    def _turn(self) -> None:
+        now = time.monotonic()
+        times = [each.until for each in self._connections.values()]
+        if self._accept_at:
+            times.append(self._accept_at)
+        for key, _ in self._selector.select(max(0.0, min(times) - now) if times else None):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif key.fileobj is not self._wake_r:
+                connection = self._connections.get(key.fileobj)  # type: ignore[call-overload]
+                if connection is not None:  # otherwise it had to make room
+                    self._serve(connection)
+        now = time.monotonic()
+        if self._accept_at and now >= self._accept_at:
+            self._accept_at = 0.0
+            self._selector.register(self._listener, selectors.EVENT_READ)
+        for connection in [each for each in self._connections.values() if now >= each.until]:
+            self._drop(connection)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one client, within the time for that; one client too many costs the oldest its place."""
-        task = asyncio.current_task()
-        assert task is not None
-        if len(self._clients) >= _MOST:
-            oldest = next(iter(self._clients))
-            del self._clients[oldest]
-            oldest.cancel()
-        self._clients[task] = None
+    def _accept(self) -> None:
         try:
-            await asyncio.wait_for(self._reply(reader, writer), _SECONDS)
-        except (OSError, asyncio.TimeoutError):  # it is gone, or slow
-            pass
-        except Exception:  # the next request has to be answered, whatever went wrong
-            logger.exception("error in the health server")
-        finally:
-            self._clients.pop(task, None)
-            writer.transport.abort()
+            client, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionError, InterruptedError):
+            return
+        except OSError as error:  # no descriptors: the selector would report it again and again
+            logger.debug("a connection to the health port was not accepted: %s", error)
+            self._selector.unregister(self._listener)
+            self._accept_at = time.monotonic() + _PAUSE_S
+            return
+        if len(self._connections) >= _MOST:
+            self._drop(next(iter(self._connections.values())))
+        client.setblocking(False)
+        self._connections[client] = _Connection(client)
+        self._selector.register(client, selectors.EVENT_READ)
 
-    async def _reply(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        received = b""
-        while (wanted := read_request(received)) is None:
-            if not (data := await reader.read(MOST_BYTES)):  # it has hung up
-                return
-            received += data
+    def _serve(self, connection: _Connection) -> None:
+        try:
+            if connection.reply is None:
+                self._receive(connection)
+            if connection.reply is not None:
+                connection.reply = connection.reply[connection.client.send(connection.reply) :]
+                if not connection.reply:
+                    self._drop(connection)
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError:  # it is gone
+            self._drop(connection)
+
+    def _receive(self, connection: _Connection) -> None:
+        data = connection.client.recv(MOST_BYTES)
+        connection.received += data
+        wanted = read_request(connection.received)
+        if wanted is None:
+            if not data:  # it has hung up
+                self._drop(connection)
+            return
         if wanted.refused:
-            reply = response(wanted.refused, "unsupported request")
+            connection.reply = response(wanted.refused, "unsupported request")
         else:
             answer = self._answer(wanted.path)
-            reply = response(answer.status, answer.text, kind=answer.kind, head=wanted.head)
-        writer.transport.set_write_buffer_limits(0)  # ``drain`` waits for all of it
-        writer.write(reply)
-        await writer.drain()
-        writer.write_eof()  # whatever the client still sends must not cost it the answer
+            connection.reply = response(answer.status, answer.text, kind=answer.kind, head=wanted.head)
+        self._selector.modify(connection.client, selectors.EVENT_WRITE)
+
+    def _drop(self, connection: _Connection) -> None:
+        if self._connections.pop(connection.client, None) is not None:
+            self._selector.unregister(connection.client)
+            with contextlib.suppress(OSError):  # whatever it still sends must not cost it the answer
+                connection.client.shutdown(socket.SHUT_WR)
+            connection.client.close()

@@ -213,7 +213,7 @@ class RunOptions(argparse.Namespace):
     preempt_grace: float = flag(
         0.0,
         "time between a preemption notice and the end of the node: the workers of all nodes are notified so that they "
-        "can save, and the node exits with 81; 0: a signal stops the workers at once",
+        "can save, and the node exits with 81; 0: a signal stops the workers",
         "SECONDS",
         also="RDZV_PREEMPT_GRACE",
         key=True,

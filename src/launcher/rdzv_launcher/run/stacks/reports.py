@@ -20,8 +20,8 @@ from rdzv_launcher.run.stacks.node import NodeSnapshot
 from rdzv_plugins.plain_text import many, printable, some
 from rdzv_plugins.questions import RpcResponse, checked
 
-_FRAME_TEXT = 300
-"""The most characters of a text in a frame."""
+_TEXT, _FRAME_TEXT = 1000, 300
+"""The most characters of a text in an answer, and of one in a frame."""
 _Index = Annotated[int, Meta(ge=0)]
 _MOST_FRAMES = 160
 _OUTERMOST = 40
@@ -149,9 +149,18 @@ class _Node(Struct):
     stacks: list[tuple[Frame, ...]]
 
 
+def _cut(value: Any) -> Any:
+    """The JSON with its texts cut: they come from another node, and go into the log of this one."""
+    if isinstance(value, str):
+        return value[:_TEXT]
+    if isinstance(value, list):
+        return [_cut(each) for each in value]
+    return {name: _cut(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
 def workers_of(answer: Any) -> list[WorkerReport]:
     """The workers of one node, from its answer. Raises ``ValueError`` if it is not a valid answer."""
-    node = checked(answer, _Node)
+    node = checked(_cut(answer), _Node)
 
     def stack(_: type, number: Any) -> Stack:
         if number is not None and (type(number) is not int or not 0 <= number < len(node.stacks)):

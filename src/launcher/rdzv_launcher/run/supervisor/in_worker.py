@@ -52,7 +52,8 @@ def arrange() -> None:
             install()
     except Exception as error:
         rank = os.environ.get("RANK", "?")
-        os.write(2, f"rdzv-run: rank {rank} could not be set up as asked: {error!r}\n".encode())
+        text = f"rdzv-run: rank {rank} runs without --worker-stacks or worker_transport: {error!r}\n"
+        os.write(2, text.encode())
     finally:
         sys.path[:] = path
 

@@ -229,7 +229,7 @@ class JobWatch:
             events = [{"at": at, "text": text} for at, text in self._events]
             told = {"events": events, "events_ever": self._events_ever}
         if problem:
-            problem = f"no contact for {now - since:.0f} s: {problem}"
+            problem = f"nothing new for {now - since:.0f} s: {problem}"
         return {"run": self.run, "problem": problem} | self._last | told
 
     def _run(self) -> None:

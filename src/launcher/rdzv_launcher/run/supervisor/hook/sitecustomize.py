@@ -62,7 +62,8 @@ elif "RDZV_IN_WORKER" in os.environ:
     try:
         _arrange()
     except Exception as error:  # a Python that is too old, for one: the program runs without it
-        os.write(2, ("rdzv-run: this worker could not be set up as asked: %r\n" % error).encode())  # noqa: UP031
+        what = "--worker-stacks or worker_transport"
+        os.write(2, ("rdzv-run: this worker runs without %s: %r\n" % (what, error)).encode())  # noqa: UP031
 
 del sys.modules["sitecustomize"]
 # the user's own. If there is none, site ignores the error, and no trace of this file is left
