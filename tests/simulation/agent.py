@@ -15,10 +15,10 @@ from msgspec import Struct
 
 from rdzv_launcher.run.agent import events, steps
 from rdzv_launcher.run.agent.events import Event
-from rdzv_launcher.run.agent.failures import Counts, RetryLimits
 from rdzv_launcher.run.agent.fence import Fence
 from rdzv_launcher.run.agent.loop import AgentLoop, AgentObserver, Inbox, Settings
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
+from rdzv_launcher.run.agent.restart_policy import Counts, RestartLimits
 from rdzv_launcher.run.agent.state_machine import AgentStateMachine, Limits
 from rdzv_launcher.run.agent.steps import ExitOutcomes
 from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignals
@@ -308,7 +308,7 @@ class Agent:
             monitor_interval=options.monitor_interval,
             exit_barrier_timeout=options.exit_barrier_timeout,
             stuck_timeout=options.stuck_timeout,
-            retries=RetryLimits(options.job_restarts, options.crash_loop, options.restart_delay),
+            retries=RestartLimits(options.job_restarts, options.crash_loop, options.restart_delay),
             identical=options.identical,
         )
         return AgentLoop(

@@ -249,7 +249,7 @@ DEFECTS = (
     Defect(
         "a signal while the cause is asked for is an outage",
         "drawn 3",
-        _AGENT + "failures.py",
+        _AGENT + "restart_policy.py",
         "the store may have gone with the failed node\n            if is_signal(error):",
         "the store may have gone with the failed node\n            if False:",
     ),
@@ -383,7 +383,7 @@ DEFECTS = (
     Defect(
         "a node is dialled by no name",
         "drawn 24",
-        "rdzv_plugins/elastic/failures.py",
+        "rdzv_plugins/elastic/liveness_probe.py",
         "self._name = peer.name or peer.node_id",
         "self._name = peer.name and peer.node_id",
         "test_a_killed_node_is_lost_at_once_whatever_the_service_makes_of_its_session",

@@ -15,7 +15,7 @@ from typing import Any
 from rdzv_launcher.run.supervisor.descendants import Process as Seen
 from rdzv_launcher.run.supervisor.messages import Channel, Gone, Inherited, OwnedResources
 from rdzv_launcher.run.supervisor.supervisor import BEAT_S
-from rdzv_launcher.run.supervisor.supervisor_process import FrozenAgent
+from rdzv_launcher.run.supervisor.supervisor_process import FrozenAgentWatchdog
 from rdzv_plugins.runtime import Signals
 from rdzv_plugins.shared_numbers import BEAT, PAUSE_AT, STILL
 from simulation.kernel import Kernel
@@ -129,7 +129,7 @@ class Supervisor:
         self._killing: tuple[int, float, bool, int] | None = None
         self._running, self._leaves = True, False
         page = machine.page
-        self._frozen = FrozenAgent(
+        self._frozen = FrozenAgentWatchdog(
             lambda: page,
             lambda: self._signal_below(Signals.SIGSTOP),
             self._processes.send,

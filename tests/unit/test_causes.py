@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rdzv_launcher.run.monitor import last_lines
+from rdzv_launcher.run.stderr_tail import last_lines
 from rdzv_launcher.run.workers.failures import LastTraceback, OomKills, cause_of, read_traceback
 
 FILES = {

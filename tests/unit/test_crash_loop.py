@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from rdzv_launcher.run.agent.events import RestartAllowed, RestartRefused
-from rdzv_launcher.run.agent.failures import (
+from rdzv_launcher.run.agent.restart_policy import (
     PROGRESS_S,
     FailureRecord,
-    Failures,
-    RetryLimits,
+    RestartLimits,
+    RestartPolicy,
     delay_of,
     from_note,
     is_loop,
@@ -103,7 +103,7 @@ def test_a_note_of_any_node_is_read_or_is_like_no_other() -> None:
 
 
 def test_what_might_be_a_loop_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    failures = Failures(Mock(count_restart=Mock(return_value=None)), Mock(), RetryLimits(), 0.0, SYSTEM)
+    failures = RestartPolicy(Mock(count_restart=Mock(return_value=None)), Mock(), RestartLimits(), 0.0, SYSTEM)
     for _ in range(5):
         assert isinstance(failures.decide(failure(VALUE), 1.0), RestartAllowed)
     assert caplog.text.count("crash_loop=any") == 1
@@ -113,6 +113,6 @@ def test_what_might_be_a_loop_is_said_once(caplog: pytest.LogCaptureFixture) -> 
 def test_a_node_whose_rendezvous_counts_nothing_counts_its_own(answer: Exception | None) -> None:
     """What nodes count together is a story: ``simulation/test_agent_ends.py``."""
     handler = Mock(count_restart=Mock(side_effect=answer, return_value=None))
-    failures = Failures(handler, Mock(), RetryLimits(job_restarts=5), 0.0, SYSTEM)
+    failures = RestartPolicy(handler, Mock(), RestartLimits(job_restarts=5), 0.0, SYSTEM)
     answers = [failures.decide(failure(NAME), 1.0) for _ in range(3)]
     assert [type(each) for each in answers] == [RestartAllowed, RestartAllowed, RestartRefused]

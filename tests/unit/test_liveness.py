@@ -19,8 +19,8 @@ from kits.unit.membership_steps import node
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.elastic.current_round import NodeContext
 from rdzv_plugins.elastic.election import Election
-from rdzv_plugins.elastic.failures import BYE, WAITS, Peer, PeerMonitor, ProbePort, answer, hello, peer_of
 from rdzv_plugins.elastic.keys import Assignment, LeaderInfo, decode, encode
+from rdzv_plugins.elastic.liveness_probe import BYE, WAITS, Peer, PeerMonitor, ProbePort, answer, hello, peer_of
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.interfaces import Request
 from rdzv_plugins.runtime import SYSTEM
@@ -32,7 +32,7 @@ PATIENCE_S = 60.0
 
 LISTENS = """
 import os, sys
-from rdzv_plugins.elastic.failures import ProbePort
+from rdzv_plugins.elastic.liveness_probe import ProbePort
 from rdzv_plugins.runtime import SYSTEM
 listener = ProbePort(None, SYSTEM)
 print(listener.listen(sys.argv[1], "127.0.0.1", "127.0.0.1"), flush=True)

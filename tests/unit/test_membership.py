@@ -102,7 +102,7 @@ STORIES = [
     # the service has lost its memory: the round goes on when all are back, and is over when nobody can be elsewhere
     ("1:2", "keeps b, keeps a", "5 complete: a b", {}),
     ("1:3", "keeps b, left a", "5 over lost", {}),
-    ("1:3", "keeps b, says b server=0, serves d", "5 over lost", {}),
+    ("1:3", "keeps b, says b server_rank=0, serves d", "5 over lost", {}),
     # nothing begins while somebody may be
     *(("1:3", f"keeps b, come c, {step}, wait 10.9", "0 none", {}) for step in ELSEWHERE),
     *(("1:3", f"keeps b, come c, {step}, wait, join, complete", told, {}) for step, told in ELSEWHERE.items()),

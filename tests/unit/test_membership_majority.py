@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from rdzv_plugins.coordination import KeyValue
 from rdzv_plugins.elastic.coordinator.coordinator import Coordinator as RealLeader
 from rdzv_plugins.elastic.coordinator.placement import Rules
-from rdzv_plugins.elastic.coordinator.state_machine import AllKnown, RoundStateMachine
+from rdzv_plugins.elastic.coordinator.state_machine import InitialListDone, RoundStateMachine
 from rdzv_plugins.elastic.keys import INITIALIZED, PLACE_ID, Assignment, EpochVote, Member, Round, votes_reached
 from rdzv_plugins.runtime import SYSTEM
 
@@ -74,7 +74,7 @@ def test_nodes_keep_their_ranks_whoever_is_first_to_say_that_their_round_is_over
     ranks = {"b": 1, "c": 2}
     for name in (first, *ranks.keys() - {first}):
         place = Assignment(5, ranks[name], 3, name, host=f"host-{name}", machine=name, pid=7)
-        kept = from_elsewhere(name, ranks[name], 3, server=0, gone=0, keeps=place, serves=name == "b")
+        kept = from_elsewhere(name, ranks[name], 3, server_rank=0, gone_server_rank=0, keeps=place, serves=name == "b")
         leader.hear(replace(kept, last_round=4, store_ready_round=5))
         assert leader.state == (5, "over"), "the node that served it, of rank 0, is gone"
     leader.join("b", "c")
@@ -121,7 +121,7 @@ def stale(high: int) -> Leader:
 
 def take_over(leader: Leader, *members: Member) -> None:
     leader.members |= {member.node_id: member for member in members}
-    leader.advance(*members, AllKnown(finishing=False))
+    leader.advance(*members, InitialListDone(finishing=False))
 
 
 def test_place_that_served_an_earlier_round_forms_the_next_of_the_nodes_of_the_last():
@@ -183,6 +183,6 @@ def test_a_round_of_which_nobody_knows_whether_it_was_complete(
     votes = [
         node(f"a{rank}", store_ready_round=1, votes=(replace(UNDECIDED, rank=rank),)) for rank in range(1 + others)
     ]
-    leader.hear(*votes, *([] if others else [node("b", led=led)]))
+    leader.hear(*votes, *([] if others else [node("b", last_led=led)]))
     leader.wait(1000)
     assert bool(leader.assigned) is forms

@@ -29,9 +29,9 @@ from rdzv_plugins.elastic.failover_rules import (
     select_endpoint,
     write_init_claim,
 )
-from rdzv_plugins.elastic.failures import ProbePort
 from rdzv_plugins.elastic.join import MemberJoin
 from rdzv_plugins.elastic.keys import INIT_CLAIM, PLACE_ID, ROUND, Assignment, Member, Round, encode, vote_of
+from rdzv_plugins.elastic.liveness_probe import ProbePort
 from rdzv_plugins.elastic.node_session import Registration
 from rdzv_plugins.elastic.options import ElasticOptions, EndpointOptions, meeting_endpoints, validate_endpoint
 from rdzv_plugins.endpoints import Endpoint
@@ -331,7 +331,7 @@ class Carried:
 
 
 PLACE = Assignment(6, 0, 3, "a", master_addr="10.0.0.2", master_port=4000, epoch="here")
-COMPLETE = Round(6, "complete", 3, master_addr="10.0.0.2", master_port=4000, epoch="here", server=2)
+COMPLETE = Round(6, "complete", 3, master_addr="10.0.0.2", master_port=4000, epoch="here", server_rank=2)
 
 
 @pytest.mark.parametrize(
@@ -381,12 +381,12 @@ def test_who_moves_says_which_node_served_what_it_has_left(proved: bool):
     job = Carried(PLACE)
     job.votes.complete(PLACE, COMPLETE)
     job.votes.settled()
-    assert (job.me.server, job.me.gone) == (-1, -1)
+    assert (job.me.server_rank, job.me.gone_server_rank) == (-1, -1)
     job.places.at, job.places.left_gone = 1, proved
     job.votes.settled()
-    assert (job.me.server, job.me.gone) == (2, 2 if proved else -1)
-    job.votes.complete(PLACE, replace(COMPLETE, number=7, epoch="there", server=0))
-    assert (job.me.server, job.me.gone) == (-1, -1)
+    assert (job.me.server_rank, job.me.gone_server_rank) == (2, 2 if proved else -1)
+    job.votes.complete(PLACE, replace(COMPLETE, number=7, epoch="there", server_rank=0))
+    assert (job.me.server_rank, job.me.gone_server_rank) == (-1, -1)
 
 
 def test_nothing_of_a_round_is_said_in_another_session():

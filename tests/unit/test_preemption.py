@@ -26,9 +26,9 @@ from rdzv_launcher.run.options import RunOptions
 from rdzv_launcher.run.preemption import node as node_module
 from rdzv_launcher.run.preemption.node import (
     Agreement,
-    NodeNotices,
-    NoticeBoard,
     NoticeMessage,
+    PreemptionBoard,
+    PreemptionNotices,
     StepReport,
     read_message,
 )
@@ -46,10 +46,10 @@ WORD = NoticeMessage(round=1, node=2, reason="it goes", seconds=60.0)
 
 
 @pytest.fixture
-def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NoticeBoard]:
+def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PreemptionBoard]:
     """One whose worker is this process."""
     open_numbers.cache_clear()  # a descriptor's number may be used again
-    made = NoticeBoard(2, str(tmp_path))
+    made = PreemptionBoard(2, str(tmp_path))
     for name, value in made.environment(1, 1, 0).items():
         monkeypatch.setenv(name, value)
     yield made
@@ -57,7 +57,7 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NoticeBoa
 
 
 def test_a_step_is_a_count_and_outside_of_a_launch_there_is_no_notice(
-    board: NoticeBoard, monkeypatch: pytest.MonkeyPatch
+    board: PreemptionBoard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for step in (-1, 2**62, 1.5):
         with pytest.raises((ValueError, TypeError)):
@@ -67,7 +67,7 @@ def test_a_step_is_a_count_and_outside_of_a_launch_there_is_no_notice(
     saved()
 
 
-def test_a_worker_sees_what_is_shown(board: NoticeBoard) -> None:
+def test_a_worker_sees_what_is_shown(board: PreemptionBoard) -> None:
     assert notice() is None
     assert board.show(WORD)
     assert not board.show(replace(WORD, node=1)), "the first one stays"
@@ -90,7 +90,7 @@ def test_a_worker_sees_what_is_shown(board: NoticeBoard) -> None:
     assert notice() is None, "this worker belongs to the start before"
 
 
-def test_no_worker_is_past_a_step_that_is_agreed_on(board: NoticeBoard) -> None:
+def test_no_worker_is_past_a_step_that_is_agreed_on(board: PreemptionBoard) -> None:
     notice(step=5)
     board.show(WORD)
     assert not board.propose(5), "it has done that"
@@ -109,7 +109,7 @@ def test_no_worker_is_past_a_step_that_is_agreed_on(board: NoticeBoard) -> None:
 
 
 def test_a_worker_that_could_not_see_a_proposal_yet_is_seen(
-    board: NoticeBoard, monkeypatch: pytest.MonkeyPatch
+    board: PreemptionBoard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has written where it is, and read that there is no proposal, at the very moment that there is one."""
     notice(step=5)
@@ -122,7 +122,7 @@ def test_a_worker_that_could_not_see_a_proposal_yet_is_seen(
 
 @pytest.mark.parametrize("how", ["drop", "later", "nobody"])
 def test_a_worker_goes_on_when_nothing_comes_of_a_proposal(
-    board: NoticeBoard, monkeypatch: pytest.MonkeyPatch, how: str
+    board: PreemptionBoard, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setattr(preemption, "HOLD_S", 0.05 if how == "nobody" else 60)
     monkeypatch.setattr(node_module, "VALID_S", 0.0)
@@ -154,7 +154,7 @@ def test_a_worker_goes_on_when_nothing_comes_of_a_proposal(
         ([2, "saved"], StepReport(1, 2, 0, 0, 1, False, True)),  # saying so is enough
     ],
 )
-def test_who_has_saved(board: NoticeBoard, does: list[Any], report: StepReport) -> None:
+def test_who_has_saved(board: PreemptionBoard, does: list[Any], report: StepReport) -> None:
     board.show(WORD)
     for each in does:
         if each == "saved":
@@ -172,7 +172,7 @@ def test_who_has_saved(board: NoticeBoard, does: list[Any], report: StepReport) 
 
 
 def test_a_notice_after_one_whose_time_is_over_is_a_new_one(
-    board: NoticeBoard, monkeypatch: pytest.MonkeyPatch
+    board: PreemptionBoard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_module, "_LATE_S", 30.0)
     notice(step=2)
@@ -317,10 +317,10 @@ def test_nothing_is_agreed_on_while_nobody_leaves_or_not_all_can_be_asked() -> N
     assert not few.does("propose")
 
 
-def notices_of(directory: Path, ask: Callable[..., list[RpcResponse]], heard: list[Any]) -> NodeNotices:
+def notices_of(directory: Path, ask: Callable[..., list[RpcResponse]], heard: list[Any]) -> PreemptionNotices:
     """Of a node with two workers, in whose round 7 they have been started."""
     questions: Any = SimpleNamespace(ask=ask)
-    made = NodeNotices(1, str(directory), 1, 0.0, heard.append, lambda: heard.append("signal"), questions)
+    made = PreemptionNotices(1, str(directory), 1, 0.0, heard.append, lambda: heard.append("signal"), questions)
     assert made.answer(RpcRequest("", NOTICE, asdict(WORD)))["round"] == 0, "before the first start"
     group = WorkerGroup(1, 2, (Worker(0, 1, 1, 2, 2),), generation=1)
     made.environment(group, 0, {"RDZV_ROUND": "7"})

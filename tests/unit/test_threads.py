@@ -21,7 +21,7 @@ from rdzv_launcher.run.supervisor.descendants import ProcessTag
 from rdzv_plugins import errors
 from rdzv_plugins.elastic.coordinator.coordinator import CoordinatorWatchdog
 from rdzv_plugins.elastic.endpoint_monitor import EndpointMonitor
-from rdzv_plugins.elastic.failures import ProbePort
+from rdzv_plugins.elastic.liveness_probe import ProbePort
 from rdzv_plugins.elastic.retry import BackgroundTasks
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.kvstore.coordination.reactor import Reactor, reactor

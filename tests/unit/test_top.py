@@ -18,7 +18,7 @@ from rdzv_launcher.tools.top.screen import Screen, log_lines
 from rdzv_launcher.tools.top.watching import cpu_percent, event_text, nodes_of, parse_node_stats, waits_of
 from rdzv_plugins.coordination import Event, KeyValue
 from rdzv_plugins.elastic import keys
-from rdzv_plugins.elastic.keys import Assignment, Member, NodeNotice, Round, encode
+from rdzv_plugins.elastic.keys import Assignment, Member, OperatorMessage, Round, encode
 from rdzv_plugins.errors import MissingDependency
 from rdzv_plugins.interfaces import Failure, Request, RunStatus
 from rdzv_plugins.rounds.ends import to_json
@@ -106,7 +106,7 @@ FAILURE = Failure(1, "a", 3, 1, 12, -9)
         (keys.MEMBERS + "a", None, member("a").value, "host-a (pid 7) is gone"),
         (keys.MEMBERS + "a", None, member("a", leaving="done").value, "host-a (pid 7) left: done"),
         (keys.FAILURES + "3", to_json(FAILURE).encode(), None, "rank 3 (node 1 on a, local rank 1, pid 12) ended with"),
-        (keys.NOTICE, encode(NodeNotice("b\x1b[2Jwas left out")), None, "b\\x1b[2Jwas left out"),
+        (keys.NOTICE, encode(OperatorMessage("b\x1b[2Jwas left out")), None, "b\\x1b[2Jwas left out"),
         (keys.MEMBERS + "a", b"[" * 9999, None, ""),
         (keys.MEMBERS + "a", None, None, ""),
         (keys.ROUND, b"\xff", None, ""),

@@ -28,7 +28,7 @@ from rdzv_plugins.runtime import Runtime
 
 if TYPE_CHECKING:
     from rdzv_plugins.elastic.failover import EpochVotes
-    from rdzv_plugins.elastic.failures import ProbePort
+    from rdzv_plugins.elastic.liveness_probe import ProbePort
     from rdzv_plugins.elastic.options import ElasticOptions
     from rdzv_plugins.elastic.round_store import RoundStore
     from rdzv_plugins.interfaces import Request

@@ -13,8 +13,8 @@ from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.coordinator.coordinator import Coordinator, Neighbours
 from rdzv_plugins.elastic.coordinator.placement import Order, Rules
 from rdzv_plugins.elastic.current_round import NodeContext
-from rdzv_plugins.elastic.failures import PeerMonitor, peer_of
 from rdzv_plugins.elastic.keys import LeaderInfo, decode, encode
+from rdzv_plugins.elastic.liveness_probe import PeerMonitor, peer_of
 
 WATCHERS = 16
 """How many nodes of a round watch the leader, those with the lowest ranks: one that goes on is enough."""

@@ -20,8 +20,8 @@ from rdzv_plugins.elastic.failover_rules import (
     select_endpoint,
     write_init_claim,
 )
-from rdzv_plugins.elastic.failures import ProbePort, name_of
 from rdzv_plugins.elastic.keys import INIT_CLAIM, INITIALIZED, ROUND, Assignment, Round, votes_complete
+from rdzv_plugins.elastic.liveness_probe import ProbePort, name_of
 from rdzv_plugins.elastic.node_session import Registration
 from rdzv_plugins.endpoints import Endpoint
 from rdzv_plugins.errors import ConnectionLost, EndpointUnreachable, RdzvError, SettingsDiffer
@@ -332,10 +332,10 @@ class EpochVotes:
 
         It does not if it has since reached another elsewhere, and come back: that one may have been complete, too.
         """
-        self._server = declared.server
+        self._server = declared.server_rank
         self._services.note_complete()
         votes = votes_complete(self._registration.me.votes, place)
-        self._registration.update(votes=votes, gone=-1, server=-1)
+        self._registration.update(votes=votes, gone_server_rank=-1, server_rank=-1)
         return len(votes) == 1
 
     def arrive(self, on_move: Callable[[], None]) -> None:
@@ -363,7 +363,7 @@ class EpochVotes:
         """
         if self._has_moved():
             gone = self._server if self._services.left_gone else -1
-            self._registration.update(server=self._server, gone=gone, store=None)
+            self._registration.update(server_rank=self._server, gone_server_rank=gone, store=None)
             if self._registration.me.leaving:
                 self._registration.mute()
         self._at = self._services.at

@@ -18,9 +18,9 @@ from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.coordinator.placement import Order
 from rdzv_plugins.elastic.current_round import CurrentRound, FailureDetector, NodeContext
 from rdzv_plugins.elastic.election import Election
-from rdzv_plugins.elastic.failures import ProbePort
 from rdzv_plugins.elastic.join import MemberJoin
 from rdzv_plugins.elastic.keys import Assignment, Finishing, Member, encode, readable
+from rdzv_plugins.elastic.liveness_probe import ProbePort
 from rdzv_plugins.elastic.node_session import Registration, WatchCache, new_member
 from rdzv_plugins.elastic.options import ElasticOptions
 from rdzv_plugins.elastic.retry import BackgroundTasks, request_timeout
@@ -333,7 +333,7 @@ class ElasticHandler(RendezvousHandler):
         """A session is being opened: note what is to be said there. Returns this node's place if it keeps its round."""
         if self._votes is not None:
             self._votes.arrive(self._election.moved)
-            self._registration.update(led=self._election.led)
+            self._registration.update(last_led=self._election.led)
         return self._round.carry_over(session, timeout)
 
     def _on_change(self) -> None:

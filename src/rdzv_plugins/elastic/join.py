@@ -23,7 +23,6 @@ from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.coordinator.placement import in_words
 from rdzv_plugins.elastic.current_round import NodeContext
 from rdzv_plugins.elastic.election import Election
-from rdzv_plugins.elastic.failures import name_of
 from rdzv_plugins.elastic.keys import (
     MOST_CHECKS,
     MOST_VOTES,
@@ -34,6 +33,7 @@ from rdzv_plugins.elastic.keys import (
     vote_of,
     votes_reached,
 )
+from rdzv_plugins.elastic.liveness_probe import name_of
 from rdzv_plugins.elastic.node_session import WatchCache
 from rdzv_plugins.elastic.retry import request_timeout
 from rdzv_plugins.endpoints import Endpoint, is_loopback_address, is_only_local
@@ -246,7 +246,7 @@ class MemberJoin:
             return None  # a different round with that number: this node waits for the next
         self._round.enter(place)
         if votes is None:
-            self._registration.update(votes=(vote_of(place, complete=works),), server=declared.server)
+            self._registration.update(votes=(vote_of(place, complete=works),), server_rank=declared.server_rank)
         if works and (votes is None or votes.complete(place, declared)):
             if place.rank == 0:
                 log_rank_table(session, place)

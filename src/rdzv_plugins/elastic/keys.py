@@ -180,7 +180,7 @@ class Member(Record, frozen=True):
     address: Name  # the address that this node was seen to come from: peers that took the same route can dial it
     public: Name  # of the interface with the default route, for when ``address`` is loopback and peers are elsewhere
     nproc: Workers
-    listens: Port = 0  # its own port, where others see whether its process lives (``liveness``); 0 if it has none
+    listens: Port = 0  # its own port, where others see whether its process lives (``liveness_probe``); 0 if it has none
     incarnation: Count = 0  # several endpoints: how often it has moved. Its own port has a new identity after each move
     dialled: Name = ""  # the address at which it has reached the endpoint
     node_rank: Number | None = None  # the node rank given by the user, if any
@@ -188,12 +188,12 @@ class Member(Record, frozen=True):
     domain: Name = ""  # what the node shares with nodes near it, such as a switch or a rack; empty if unknown
     serves: bool = False  # whether it serves the endpoint
     last_round: Count = 0  # the node waits for a round with a higher number than this
-    reason: Sentence = ""  # why it has left round ``after`` behind, or why it is leaving the job
+    reason: Sentence = ""  # why it has left ``last_round`` behind, or why it is leaving the job
     store: tuple[Count, Name, Annotated[int, Meta(ge=1, le=65535)]] | None = None
     """(round, address, port) of the workers' store that it serves."""
     store_ready_round: Count = 0  # the round whose workers' store it has dialled
-    candidate: bool = False  # round ``reached`` is at work without this node, which wants to get in
-    unreachable: Sentence = ""  # why it could not dial the workers' store of round ``reached``
+    candidate: bool = False  # ``store_ready_round`` is at work without this node, which wants to get in
+    unreachable: Sentence = ""  # why it could not dial the workers' store of ``store_ready_round``
     cut_off_round: Count = 0  # the round to leave: its workers can no longer reach their store, or its session was lost
     finished_round: Count = 0  # the round in which its workers have succeeded
     heartbeat_wanted: Count = (
@@ -208,13 +208,15 @@ class Member(Record, frozen=True):
 
     Several endpoints: its place in its last complete round, and in all rounds that it has reached since.
     """
-    server: Rank = -1  # of the node of that round that served the endpoint (of several: the one left since); -1 if none
-    led: tuple[Name, Count] | None = None
+    server_rank: Rank = (
+        -1
+    )  # of the node of that round that served the endpoint (of several: the one left since); -1 if none
+    last_led: tuple[Name, Count] | None = None
     """Several endpoints: the mark of the rounds that it began when it led last, in an earlier session.
 
     With it the newest of them that it may have declared complete. None that is newer ever was, or will be.
     """
-    gone: Rank = -1  # several endpoints: the same rank, if that node's process is gone
+    gone_server_rank: Rank = -1  # several endpoints: the same rank, if that node's process is gone
     checks: Annotated[tuple[CheckReport, ...], Meta(max_length=MOST_CHECKS)] = ()  # with --preflight: what it has found
     checked: Count = 0  # with --preflight: the newest round that was over when it did
 
@@ -274,7 +276,7 @@ class Round(Record, frozen=True):
     master_addr: Name = ""  # the address of the workers' store, which a node that wants to get in dials first
     master_port: Port = 0
     epoch: Name = ""  # several endpoints: who began the round, as in its places (``Assignment``)
-    server: Rank = -1  # the rank of the node that serves the endpoint where this was declared; -1 if none does
+    server_rank: Rank = -1  # the rank of the node that serves the endpoint where this was declared; -1 if none does
     unfit: bool = False  # whether the round failed because its nodes have not passed their preflight
 
     @property
@@ -295,7 +297,7 @@ class Finishing(Record, frozen=True):
     by: Name = ""
 
 
-class NodeNotice(Record, frozen=True):
+class OperatorMessage(Record, frozen=True):
     """Something about another node that people should know."""
 
     text: Sentence = ""
@@ -389,7 +391,8 @@ def is_round(text: str) -> bool:
 _ENCODER = msgspec.json.Encoder()
 
 _DECODERS: dict[type[Record], msgspec.json.Decoder[Any]] = {
-    cls: msgspec.json.Decoder(cls) for cls in (Assignment, LeaderInfo, Member, Round, Finishing, NodeNotice, Heartbeat)
+    cls: msgspec.json.Decoder(cls)
+    for cls in (Assignment, LeaderInfo, Member, Round, Finishing, OperatorMessage, Heartbeat)
 }
 """Made while this is imported: msgspec 0.22 crashes when two threads make the first of a class at the same time."""
 

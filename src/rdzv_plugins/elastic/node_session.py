@@ -26,7 +26,7 @@ from rdzv_plugins.elastic.keys import (
     Finishing,
     Heartbeat,
     Member,
-    NodeNotice,
+    OperatorMessage,
     Round,
     decode,
     encode,
@@ -75,7 +75,7 @@ class WatchCache:
         self.assignment: Assignment | None = None
         self.progress = ""
         self.probe = Heartbeat()
-        self.notice = NodeNotice()
+        self.notice = OperatorMessage()
         self.finishing = Finishing()
         self.ended: Outcome | None = None
 
@@ -166,7 +166,7 @@ class WatchCache:
         elif key == keys.PROBE:
             self.probe = decode(Heartbeat, value)
         elif key == keys.NOTICE:
-            self.notice = decode(NodeNotice, value)
+            self.notice = decode(OperatorMessage, value)
         elif key == keys.FINISHING:
             self.finishing = decode(Finishing, value)
         elif key == keys.END:
@@ -288,7 +288,7 @@ class Registration:
         try:
             compare(self._settings, job, self._request.endpoint)
         except SettingsDiffer as error:
-            notice = NodeNotice(refusal(self._settings, error))
+            notice = OperatorMessage(refusal(self._settings, error))
             with contextlib.suppress(RdzvError, TimeoutError):  # its own message says so, too
                 session.put({keys.NOTICE: encode(notice)}, timeout=timeout)
             raise

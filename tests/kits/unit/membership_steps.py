@@ -11,7 +11,13 @@ from msgspec import structs
 
 from rdzv_plugins.elastic.coordinator.gates import ProvedGone
 from rdzv_plugins.elastic.coordinator.placement import Rules
-from rdzv_plugins.elastic.coordinator.state_machine import AllKnown, Event, KeyGone, RoundStateMachine, RoundUpdate
+from rdzv_plugins.elastic.coordinator.state_machine import (
+    Event,
+    InitialListDone,
+    KeyGone,
+    RoundStateMachine,
+    RoundUpdate,
+)
 from rdzv_plugins.elastic.keys import Assignment, CheckReport, EpochVote, Member, Round, vote_of, votes_reached
 
 
@@ -171,7 +177,7 @@ class Leader:
         declared = self.round if self.round.number else None
         other = Leader(rules.pop("min_nodes"), rules.pop("max_nodes"), declared, self.assigned, **rules)
         other.members = {name: member for name, member in self.members.items() if name not in without}
-        other.advance(*other.members.values(), *([KeyGone(gone)] if gone else []), AllKnown(finishing))
+        other.advance(*other.members.values(), *([KeyGone(gone)] if gone else []), InitialListDone(finishing))
         other.members.pop(gone, None)
         return other
 
@@ -185,8 +191,8 @@ def story(sizes: str, steps: str, **rules: Any) -> str:
     (for the deadline), ``succeed`` (another leader), ``succeed without a``, ``succeed gone a``, ``succeed finishing
     without a``; ``elsewhere c 2 3 0`` (it had rank 2 of 3 in round 5 of another endpoint, which the node of rank 0
     served), ``proved a`` (its process is gone). Where a service has lost its memory of round 5 of a and b: ``keeps
-    a rank=1``, ``left a server=0``, ``again a`` (it joins again), ``knows c 5`` (it has heard of that round),
-    ``serves d``, ``says a server=0``, ``join`` (all do). ``healed c``: it has tested itself again after this round
+    a rank=1``, ``left a server_rank=0``, ``again a`` (it joins again), ``knows c 5`` (it has heard of that round),
+    ``serves d``, ``says a server_rank=0``, ``join`` (all do). ``healed c``: it has tested itself again after this round
     and is well; ``outside c``: it has dialled its store, and waits outside.
     A domain is a name's first letter.
     """
@@ -223,7 +229,7 @@ def _come(leader: Leader, *names: str) -> None:
 
 
 def _elsewhere(leader: Leader, name: str, rank: str, world: str, server: str = "-1") -> None:
-    leader.hear(from_elsewhere(name, int(rank), int(world), server=int(server)))
+    leader.hear(from_elsewhere(name, int(rank), int(world), server_rank=int(server)))
 
 
 def _wait(leader: Leader, seconds: str = "") -> None:

@@ -33,7 +33,7 @@ from rdzv_plugins.system import prctl
 from rdzv_plugins.system.processes import ended_by
 
 if TYPE_CHECKING:
-    from rdzv_launcher.run.launch import Ending
+    from rdzv_launcher.run.launch import LaunchResult
     from rdzv_launcher.run.preparation import Preparation
 
 _AGAIN_S = 0.02
@@ -271,7 +271,7 @@ def _prepare(order: Order, function: Function | None) -> tuple[Preparation, Any]
     return start, logs_specs
 
 
-def _told(ending: Ending) -> LaunchAnswer:
+def _told(ending: LaunchResult) -> LaunchAnswer:
     """The end of the launch as an answer."""
     first, end = ending.first, ending.end
     if first is not None:

@@ -17,20 +17,20 @@ from msgspec import Struct
 from rdzv_launcher.console import rest_stderr, say
 from rdzv_launcher.run.agent import steps
 from rdzv_launcher.run.agent.events import Hung
-from rdzv_launcher.run.agent.failures import RetryLimits
 from rdzv_launcher.run.agent.fence import Fence
 from rdzv_launcher.run.agent.loop import AgentLoop, AgentObserver, Inbox, MainThreadHeartbeat, Settings
 from rdzv_launcher.run.agent.node_workers import NodeWorkers
+from rdzv_launcher.run.agent.restart_policy import RestartLimits
 from rdzv_launcher.run.agent.state_machine import Limits
 from rdzv_launcher.run.agent.steps import ExitOutcomes
 from rdzv_launcher.run.agent.stopping_signals import Interrupted, StoppingSignals
 from rdzv_launcher.run.importing import importing_torch
-from rdzv_launcher.run.monitor import WorkerMonitor
-from rdzv_launcher.run.preemption.node import NodeNotices
+from rdzv_launcher.run.preemption.node import PreemptionNotices
 from rdzv_launcher.run.preparation import Preparation
 from rdzv_launcher.run.run_directory import RunDirectory
 from rdzv_launcher.run.stacks.node import NodeSnapshot, NodeStacks
 from rdzv_launcher.run.stacks.node import StackedWorker as NodeWorker
+from rdzv_launcher.run.stderr_tail import WorkerMonitor
 from rdzv_launcher.run.supervisor.descendants import ProcessTag, mark_children
 from rdzv_launcher.run.supervisor.in_worker import asked
 from rdzv_launcher.run.supervisor.messages import Inherited, OwnedResources, Start
@@ -74,7 +74,7 @@ logger = logging.getLogger(__name__)
 _IDENTICAL = "TORCH_ELASTIC_WORKER_IDENTICAL"
 
 
-class Ending(Struct, frozen=True):
+class LaunchResult(Struct, frozen=True):
     """How a launch ended: by a failure, an error or a signal, or with success. The rest is for a caller in Python."""
 
     end: steps.End
@@ -86,7 +86,7 @@ class Ending(Struct, frozen=True):
     """The first failure over all nodes."""
 
 
-def launch(start: Preparation, inherited: Inherited | None = None, logs_specs: Any = None) -> Ending:
+def launch(start: Preparation, inherited: Inherited | None = None, logs_specs: Any = None) -> LaunchResult:
     """Run the job; returns how it ended. Raises ``RdzvError`` if it cannot.
 
     ``inherited`` is what workers get from a caller in Python; None: a person is at the screen, who is told how it
@@ -95,7 +95,7 @@ def launch(start: Preparation, inherited: Inherited | None = None, logs_specs: A
     if start.spec.nproc > 1 and "OMP_NUM_THREADS" not in os.environ:
         logger.info("OMP_NUM_THREADS=1 for each worker (torchrun's default); set it to use more threads")
     with RunDirectory() as directory, contextlib.ExitStack() as at_end:
-        context = LaunchContext(start, inherited, logs_specs, directory, at_end)
+        context = LaunchResources(start, inherited, logs_specs, directory, at_end)
         try:
             start.host.report_problems()
             with context.signals.raising(), importing_torch():
@@ -107,11 +107,11 @@ def launch(start: Preparation, inherited: Inherited | None = None, logs_specs: A
             if inherited is None and end.error is not None:
                 raise end.error from None
             logger.warning("%s: stopped", stop)
-            return Ending(end)
+            return LaunchResult(end)
         return Launch(start, context, rendezvous).run()
 
 
-class LaunchContext:
+class LaunchResources:
     """What an agent has before it has a rendezvous: inbox, signals, files, and first of all its supervisor."""
 
     def __init__(
@@ -167,7 +167,7 @@ class LaunchContext:
 class Launch:
     """One agent's life, from its handler to its exit code."""
 
-    def __init__(self, start: Preparation, context: LaunchContext, rendezvous: Rendezvous) -> None:
+    def __init__(self, start: Preparation, context: LaunchResources, rendezvous: Rendezvous) -> None:
         self._by_hand, self._farewell = context.inherited is None, ""
         self._spec, self._directory, self._rendezvous = start.spec, context.directory, rendezvous
         self._timer, self._events = context.timer, context.events
@@ -230,7 +230,7 @@ class Launch:
         if handler.questions is not None:
             handler.questions.answer_with(self._answer)
 
-    def _make_fence(self, context: LaunchContext) -> Fence:
+    def _make_fence(self, context: LaunchResources) -> Fence:
         return Fence(
             self._rendezvous.handler.holding,
             context.page,
@@ -240,9 +240,9 @@ class Launch:
             runtime=SYSTEM,
         )
 
-    def _make_notices(self, start: Preparation, context: LaunchContext) -> NodeNotices:
+    def _make_notices(self, start: Preparation, context: LaunchResources) -> PreemptionNotices:
         notice = start.notice
-        return NodeNotices(
+        return PreemptionNotices(
             self._spec.nproc,
             context.directory.path,
             start.request.min_nodes,
@@ -252,7 +252,7 @@ class Launch:
             self._rendezvous.handler.questions,
         )
 
-    def run(self) -> Ending:
+    def run(self) -> LaunchResult:
         """Run the agent to its end, and say how it ended. Raises what ended it, if that says more than a code."""
         well = False
         try:
@@ -266,8 +266,8 @@ class Launch:
             self._record(end, first)
             if self._by_hand:
                 self._tell(end)
-                return Ending(end)
-            return Ending(end, self._loop.group, tuple(self._failed(first)), first)
+                return LaunchResult(end)
+            return LaunchResult(end, self._loop.group, tuple(self._failed(first)), first)
         finally:
             if self._hangs is not None:
                 self._hangs.close()
@@ -416,7 +416,7 @@ def _settings(start: Preparation) -> Settings:
         exit_barrier_timeout=start.args.exit_barrier_timeout,
         stuck_timeout=spec.stuck_timeout_s,
         hang_timeout=start.args.hang_timeout,
-        retries=RetryLimits(start.args.job_restarts, start.args.crash_loop, start.args.restart_delay),
+        retries=RestartLimits(start.args.job_restarts, start.args.crash_loop, start.args.restart_delay),
         identical=os.environ.get(_IDENTICAL) == "1",
     )
 

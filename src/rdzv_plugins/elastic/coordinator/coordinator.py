@@ -18,8 +18,18 @@ from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.coordinator.gates import ProvedGone
 from rdzv_plugins.elastic.coordinator.member_monitor import LivenessRound, MemberMonitor
 from rdzv_plugins.elastic.coordinator.placement import Order, Rules
-from rdzv_plugins.elastic.coordinator.state_machine import AllKnown, RoundStateMachine, RoundUpdate
-from rdzv_plugins.elastic.keys import Assignment, Finishing, Heartbeat, Member, NodeNotice, R, Round, encode, readable
+from rdzv_plugins.elastic.coordinator.state_machine import InitialListDone, RoundStateMachine, RoundUpdate
+from rdzv_plugins.elastic.keys import (
+    Assignment,
+    Finishing,
+    Heartbeat,
+    Member,
+    OperatorMessage,
+    R,
+    Round,
+    encode,
+    readable,
+)
 from rdzv_plugins.elastic.retry import Outage
 from rdzv_plugins.errors import ConnectionLost, RdzvError
 from rdzv_plugins.interfaces import Outcome
@@ -166,7 +176,7 @@ class Coordinator:
                     level = logging.DEBUG if over else logging.INFO
                     logger.log(level, "this node is the rendezvous leader from round %d on", machine.round.number)
                 known = [Event(kv.key, kv.value, kv.revision) for kv in held.values()]
-                self._feed(machine, liveness, [*known, *map(ProvedGone, self._proved)], AllKnown(finishing))
+                self._feed(machine, liveness, [*known, *map(ProvedGone, self._proved)], InitialListDone(finishing))
             while (events := self._wait(machine)) is not None:
                 with self._watchdog.turn():
                     self._feed(machine, liveness, events)
@@ -219,7 +229,7 @@ class Coordinator:
         machine: RoundStateMachine,
         liveness: LivenessRound,
         news: Sequence[Event | ProvedGone],
-        *more: AllKnown,
+        *more: InitialListDone,
     ) -> None:
         """Have the state machine decide what follows from the news, and publish that."""
         now = self._runtime.monotonic()
@@ -259,7 +269,7 @@ class Coordinator:
         if progress:
             items[keys.PROGRESS] = progress.encode()
         if update.notices:
-            items[keys.NOTICE] = encode(NodeNotice("; ".join(update.notices)))
+            items[keys.NOTICE] = encode(OperatorMessage("; ".join(update.notices)))
         self._neighbours.check(update.assignments)
         if items:
             self._write(items)

@@ -51,11 +51,11 @@ class RoundDeclared(NamedTuple):
     places: Places
 
 
-class PatienceEnded(NamedTuple):
+class FormingTimedOut(NamedTuple):
     """Nodes that do not do their part are waited for no longer."""
 
 
-GateEvent = MemberHeard | MemberGone | ProvedGone | RoundPlanned | RoundDeclared | PatienceEnded
+GateEvent = MemberHeard | MemberGone | ProvedGone | RoundPlanned | RoundDeclared | FormingTimedOut
 
 
 class Wait(NamedTuple):

@@ -17,8 +17,8 @@ from rdzv_plugins.coordination import EndsSessions, KeyValue, Session
 from rdzv_plugins.elastic import keys
 from rdzv_plugins.elastic.coordinator.gates import ProvedGone
 from rdzv_plugins.elastic.coordinator.state_machine import Event, KeyGone
-from rdzv_plugins.elastic.failures import Peer, PeerMonitor, peer_of
 from rdzv_plugins.elastic.keys import Heartbeat, Member, readable
+from rdzv_plugins.elastic.liveness_probe import Peer, PeerMonitor, peer_of
 from rdzv_plugins.elastic.retry import request_timeout
 from rdzv_plugins.errors import ConnectionLost
 from rdzv_plugins.kvstore.native.limits import raise_file_limit

@@ -50,7 +50,7 @@ class Preflight(Gate):
                 self._to_retest.discard(member.node_id)
             case gates.MemberGone(member):
                 self._to_retest.discard(member.node_id)
-            case gates.PatienceEnded():
+            case gates.FormingTimedOut():
                 self._to_retest.clear()
             case gates.RoundDeclared(round_):
                 self._declared = round_.number

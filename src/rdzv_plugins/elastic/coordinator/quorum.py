@@ -127,12 +127,12 @@ class Quorum(Gate):
     def _hear(self, member: Member, now: float) -> None:
         self._heard[member.node_id] = member.votes
         known = [vote for vote in member.votes if vote.complete]
-        if member.led is not None:
-            mark, declared = member.led
+        if member.last_led is not None:
+            mark, declared = member.last_led
             self._led[mark] = declared
         self._begun = self._begun or bool(known)
-        if member.server >= 0 and known:
-            self._served.setdefault(known[0].which, set()).add(member.server)
+        if member.server_rank >= 0 and known:
+            self._served.setdefault(known[0].which, set()).add(member.server_rank)
         if member.leaving:
             self._stays(member.node_id)
         counted = max(self._gathered, self._newest)

@@ -63,7 +63,7 @@ class RoundRecovery(Gate):
             self._anew = member.name
         elif member.serves:
             self._server = member.name
-        if kept is not None and 0 <= member.gone != kept.rank:
+        if kept is not None and 0 <= member.gone_server_rank != kept.rank:
             self._gone = "the node that served the rendezvous"
         newest = max(member.known_round, member.last_round, kept.round if kept is not None else 0)
         if newest > self._number:
@@ -78,7 +78,7 @@ class RoundRecovery(Gate):
         for vote in member.votes:
             if vote.round != self._number:
                 continue
-            for rank in (vote.rank, member.server):
+            for rank in (vote.rank, member.server_rank):
                 if 0 <= rank < vote.world:
                     self._accounted.setdefault(vote.which, set()).add(rank)
 

@@ -52,13 +52,13 @@ class KeyGone(NamedTuple):
     node: str
 
 
-class AllKnown(NamedTuple):
+class InitialListDone(NamedTuple):
     """All living members have been named: to a coordinator that takes over, those of the round that miss are lost."""
 
     finishing: bool  # a node has left because it was done; then those that are missing are taken to have done the same
 
 
-Event = Member | KeyGone | ProvedGone | AllKnown
+Event = Member | KeyGone | ProvedGone | InitialListDone
 """A member has come or says something new about itself; or what has become of a node."""
 
 
@@ -216,7 +216,7 @@ class RoundStateMachine:
                     self._gone(node, now)
                 case ProvedGone():
                     self._tell_gates(event, now)
-                case AllKnown(finishing):
+                case InitialListDone(finishing):
                     self._take_over(now, finishing=finishing)
         self._table.refuse_duplicates(now, self._places)
         for member in self._table.let_in(now):
@@ -356,7 +356,7 @@ class RoundStateMachine:
         act_by = self._press_at()
         if act_by is None or now < act_by:
             return
-        self._tell_gates(gates.PatienceEnded(), now)
+        self._tell_gates(gates.FormingTimedOut(), now)
         match self._state:
             case Serving(places):
                 late, why, after = [next(iter(places))], "it has not answered", 0

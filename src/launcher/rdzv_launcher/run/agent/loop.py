@@ -21,8 +21,7 @@ from msgspec.structs import replace
 
 from rdzv_launcher.run.agent import events, steps
 from rdzv_launcher.run.agent.events import Event, Stuck
-from rdzv_launcher.run.agent.failures import Failures, RetryLimits
-from rdzv_launcher.run.agent.round_store import (
+from rdzv_launcher.run.agent.rank_exchange import (
     RoleInfo,
     exchange,
     identical,
@@ -31,6 +30,7 @@ from rdzv_launcher.run.agent.round_store import (
     is_timeout,
     wait_at_exit_barrier,
 )
+from rdzv_launcher.run.agent.restart_policy import RestartLimits, RestartPolicy
 from rdzv_launcher.run.agent.state_machine import AgentStateMachine, Limits
 from rdzv_launcher.run.agent.steps import Step
 from rdzv_launcher.run.agent.stopping_signals import StoppingSignals
@@ -162,7 +162,7 @@ class Settings(Struct, frozen=True):
     """How long a worker may be in uninterruptible sleep; 0: for ever."""
     hang_timeout: float = 0.0
     """How long a job must stand still to count as hanging; 0: nobody watches for that."""
-    retries: RetryLimits = field(default_factory=RetryLimits)
+    retries: RestartLimits = field(default_factory=RestartLimits)
     identical: bool = False
     """All nodes are known to have the same number of workers, of one role: no ranks are exchanged."""
 
@@ -201,7 +201,7 @@ class AgentLoop:
         self.group: WorkerGroup | None = None
         """The workers of the newest round; None before the first."""
         self._stuck = StuckWorkers(settings.stuck_timeout, processes)
-        self._failures = Failures(rendezvous.handler, workers, settings.retries, settings.hang_timeout, runtime)
+        self._failures = RestartPolicy(rendezvous.handler, workers, settings.retries, settings.hang_timeout, runtime)
         self._heartbeat = heartbeat or MainThreadHeartbeat(runtime)
         self._store: Store | None = None
         self._untold: deque[Event] = deque()

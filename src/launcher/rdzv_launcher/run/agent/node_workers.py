@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from rdzv_launcher.run.agent import events
 from rdzv_launcher.run.agent.fence import Fence
 from rdzv_launcher.run.agent.loop import Inbox
-from rdzv_launcher.run.monitor import WorkerMonitor
 from rdzv_launcher.run.stacks.node import NodeStacks
+from rdzv_launcher.run.stderr_tail import WorkerMonitor
 from rdzv_launcher.run.supervisor import descendants
 from rdzv_launcher.run.supervisor.descendants import Processes
 from rdzv_launcher.run.supervisor.messages import Lost, Start, WorkerEnded

@@ -218,7 +218,7 @@ _LATE_S = 3.0
 """A deadline later than that of a finished notice by no more than this may belong to the same notice, heard late."""
 
 
-class NoticeBoard:
+class PreemptionBoard:
     """What this node's workers are shown of a notice, and what they report. One per agent. Thread-safe.
 
     What was shown is cleared by the next start of the workers.
@@ -358,7 +358,7 @@ _PER_RANK_S, _LONGEST_DELAY_S = 0.005, 0.3
 _TELL_S, _RETRY_S = 3.0, 1.0
 
 
-class NodeNotices:
+class PreemptionNotices:
     """This node's part in notices. One per agent. Thread-safe."""
 
     def __init__(
@@ -375,7 +375,7 @@ class NodeNotices:
 
         ``signal_workers`` is called when there is a notice, on any thread. ``questions`` None: no other node is told.
         """
-        self._board = NoticeBoard(workers, directory)
+        self._board = PreemptionBoard(workers, directory)
         self._least, self._put, self._signal_workers = least, put, signal_workers
         self._grace, self._questions = grace, questions
         self._lock = threading.Lock()

@@ -66,7 +66,7 @@ class RunningTime:
 _AGAIN_S = 0.01
 
 
-class Adopted:
+class OrphanReaper:
     """While a supervisor lives, nothing below it can become the agent's child: all children seen are the agent's."""
 
     def __init__(self, supervisor: int, runtime: Runtime, processes: Processes) -> None:
@@ -191,7 +191,7 @@ class Supervisor:
             ) from error
         finally:
             theirs.close()
-        self._adopted = Adopted(self.pid, runtime, processes)
+        self._adopted = OrphanReaper(self.pid, runtime, processes)
         if preload is not None:
             command, environment = tuple(preload.command), dict(preload.environment)
             self._send("preload", tuple(preload.modules), command, environment, preload.limit)

@@ -55,7 +55,7 @@ look finds workers that were just being started.
 """
 
 
-class FrozenAgent:
+class FrozenAgentWatchdog:
     """Pauses the workers of an agent that stands still, once their round is not known to hold. One per supervisor.
 
     A page that the agent writes says until when the round is known to hold, and when the agent last looked. When the
@@ -174,7 +174,7 @@ class SupervisorProcess:
     ) -> None:
         self._channel, self._agent = channel, agent
         self._inherited, self._owned = inherited, owned
-        self._frozen = FrozenAgent(
+        self._frozen = FrozenAgentWatchdog(
             (lambda: read_round(owned.page)) if owned.page >= 0 else None,
             lambda: self._on_signal_below(signal.SIGSTOP),
         )

@@ -140,7 +140,7 @@ def _sentence(key: str, value: bytes | None, before: bytes | None) -> str:
         said = found.reason or many(found.world, "node")
         return f"round {found.number} is {found.state}: {said}" if found.state != "none" else ""
     if key == keys.NOTICE:
-        return keys.decode(keys.NodeNotice, value).text
+        return keys.decode(keys.OperatorMessage, value).text
     if key == keys.END:
         end = parse_outcome(value)
         return f"the job ended: {end.reason or end.end}"

@@ -17,7 +17,7 @@ from torch.distributed.elastic.rendezvous import api
 from torch.distributed.elastic.utils import store as store_util
 
 from rdzv_launcher.run.agent.events import BarrierOver
-from rdzv_launcher.run.agent.round_store import (
+from rdzv_launcher.run.agent.rank_exchange import (
     ASSIGNED_RANKS,
     ROLE_INFO,
     RoleInfo,

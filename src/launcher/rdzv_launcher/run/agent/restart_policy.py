@@ -108,7 +108,7 @@ def delay_of(history: Sequence[FailureRecord], first: float) -> float:
     return min(first * 2**doubled, max(first, _LONGEST_DELAY_S)) if doubled >= 0 else 0.0
 
 
-class RetryLimits(Struct, frozen=True):
+class RestartLimits(Struct, frozen=True):
     """What the user has set about restarts of the whole job."""
 
     job_restarts: int | None = None
@@ -121,7 +121,7 @@ class RetryLimits(Struct, frozen=True):
 _REPORT_TIMEOUT_S = 5.0
 
 
-class Failures:
+class RestartPolicy:
     """One agent's failures, of its newest generation, and whether its workers are restarted. For the main thread.
 
     That depends on a budget of the job, crash loops and delays. The handler keeps the notes of all failed rounds.
@@ -131,7 +131,7 @@ class Failures:
         self,
         handler: RendezvousHandler,
         workers: NodeWorkers,
-        limits: RetryLimits,
+        limits: RestartLimits,
         hang_timeout: float,
         runtime: Runtime,
     ) -> None:

@@ -96,7 +96,7 @@ class RoleInfo(Struct, frozen=True):
     local_world_size: int
 
 
-class Base(Struct, frozen=True):
+class RankOffsets(Struct, frozen=True):
     """Where a node's ranks begin, and how many workers there are in all."""
 
     global_rank: int
@@ -135,17 +135,17 @@ def exchange(store: Store, me: RoleInfo, nodes: int, runtime: Runtime) -> tuple[
 def identical(me: RoleInfo, nodes: int) -> tuple[Worker, ...]:
     """This node's workers if all nodes are known to have as many, of one role: TORCH_ELASTIC_WORKER_IDENTICAL=1."""
     first, world = me.rank * me.local_world_size, nodes * me.local_world_size
-    return Base(first, world, first, world).workers(me.local_world_size)
+    return RankOffsets(first, world, first, world).workers(me.local_world_size)
 
 
-def assign(infos: Sequence[RoleInfo]) -> list[Base]:
+def assign(infos: Sequence[RoleInfo]) -> list[RankOffsets]:
     """Node 0's part: assign ranks in the order of the nodes, over all workers and for each role."""
     sizes: Counter[str] = Counter()
     for info in infos:
         sizes[info.role] += info.local_world_size
     bases, taken = [], Counter[str]()
     for info in infos:
-        bases.append(Base(taken.total(), sizes.total(), taken[info.role], sizes[info.role]))
+        bases.append(RankOffsets(taken.total(), sizes.total(), taken[info.role], sizes[info.role]))
         taken[info.role] += info.local_world_size
     return bases
 
@@ -183,10 +183,10 @@ def _role_info(value: bytes, rank: int) -> RoleInfo:
     raise _nonsense(rank, f"{ROLE_INFO}{rank}", value)
 
 
-def _base(value: bytes, me: RoleInfo) -> Base:
+def _base(value: bytes, me: RoleInfo) -> RankOffsets:
     """The ranks that node 0 has given this node. Raises ``RendezvousFailed``."""
     try:
-        base = Base(*msgspec.json.decode(value, type=tuple[int, int, int, int]))
+        base = RankOffsets(*msgspec.json.decode(value, type=tuple[int, int, int, int]))
         sizes = ((base.global_rank, base.world_size), (base.role_rank, base.role_world_size))
         fits = all(0 <= first <= size - me.local_world_size and size <= _MOST for first, size in sizes)
         if fits and base.role_world_size <= base.world_size:
