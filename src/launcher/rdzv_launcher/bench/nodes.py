@@ -132,13 +132,13 @@ class HostedNode(BenchNode):
     def wait_over(self) -> None:
         if self.tells not in (VIEW, POLLED):
             return super().wait_over()
-        view = self._handler._view if self.tells == VIEW else None  # of ElasticHandler
+        cache = self._handler._cache if self.tells == VIEW else None  # of ElasticHandler
         while True:
-            seen = view.version if view else 0
+            seen = cache.version if cache else 0
             if self._handler.num_nodes_waiting():
                 return None
-            if view:  # woken by everything that can end a round, so nobody has to poll
-                view.wait(seen, threading.TIMEOUT_MAX)
+            if cache:  # woken by everything that can end a round, so nobody has to poll
+                cache.wait(seen, threading.TIMEOUT_MAX)
             else:
                 time.sleep(_POLL_S)
 
