@@ -135,7 +135,7 @@ def test_another_number_of_nodes_is_refused_by_name_and_the_others_go_on(cluster
         other = node(cluster, "c10d", 1, nnodes=3)
         message = error_of(other, SettingsDiffer.exit_code)
         assert all(each in message for each in (f"pid {first.pid}", cluster.endpoint, "--nnodes"))
-        assert "--nnodes" in first.wait_for(rf"\(pid {other.pid}\) has come .*").group()
+        assert "--nnodes" in first.wait_for(rf"\(pid {other.pid}\) tried to join .*").group()
     another_run = cluster.run("report.py", backend="c10d", nnodes=1, options=["--rdzv-id=other"])
     assert another_run.wait() == 0, another_run.text
     second = node(cluster, "c10d", 1, "report.py")

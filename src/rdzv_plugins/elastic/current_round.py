@@ -181,7 +181,7 @@ class CurrentRound:
             return None
         held, _ = session.list(keys.ROUND, timeout=timeout)
         if held:
-            self._kept = None
+            self._kept, self._waiting_for = None, 0
         else:
             self._waiting_for = self._kept.round
         return self._kept

@@ -203,12 +203,15 @@ class ProbePort(Handler):
             self._socket = bind(own, PortRange(), "the port by which other nodes see this one live", self._runtime)
             self._socket.setblocking(False)
             close_in_children(self._socket, self._runtime)
-            self._name, self._hello, self.port = name, hello(name), int(self._socket.getsockname()[1])
-            self._is_open, self._closing, self._waits, self._told = True, False, False, False
+            self._name, self._hello = name, hello(name)
+            self._closing, self._waits, self._told = False, False, False  # first: a tick may still come
             self._ended.clear()
+            self.port, self._is_open = int(self._socket.getsockname()[1]), True
             reactor(self._runtime).add(self, self._runtime.monotonic())
         except (errors.AddressInUse, OSError) as error:
             logger.debug("other nodes cannot see whether this one lives: %s", error)
+            if self.port:  # nobody serves it
+                self._socket.close()
             self.port, self._is_open = 0, bool(self._identified)
             self.close()  # whoever is connected since before
         return self.port

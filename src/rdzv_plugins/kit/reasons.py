@@ -6,6 +6,7 @@ import contextlib
 import errno
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -113,9 +114,12 @@ def answer_of(endpoint: Endpoint, request: bytes, timeout: float, context: ssl.S
             connection.getpeername()  # of a connection that has ended, wrap_socket may leave the socket open
             connection = stack.enter_context(context.wrap_socket(connection, server_hostname=endpoint.host))
         connection.sendall(request)
-        answer = b""
+        answer, deadline = b"", time.monotonic() + timeout
         with contextlib.suppress(TimeoutError, ConnectionError):  # what it has said by then is enough to recognise it
-            while len(answer) < _ENOUGH and (part := connection.recv(_ENOUGH)):
+            while len(answer) < _ENOUGH and (left := deadline - time.monotonic()) > 0:
+                connection.settimeout(left)
+                if not (part := connection.recv(_ENOUGH)):
+                    break
                 answer += part
         return answer
 

@@ -164,7 +164,7 @@ class _Losing:
 
     def __call__(self, error: Any) -> None:
         if not isinstance(error, ConnectionLost):
-            error = self.breaks(misfit(self._entry, "on_lost", error, "a ConnectionLost"))
+            error = self.breaks(misfit(self._entry, "its call of on_lost", error, "a ConnectionLost", verb="gave"))
         elif isinstance(error.__cause__, PluginError):
             error = self.breaks(_labelled(self._entry, error.__cause__))
         self._on_lost(error)

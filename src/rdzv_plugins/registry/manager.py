@@ -110,7 +110,7 @@ class PluginHost:
             known = {node.node_id for node in nodes}
             if isinstance(answer, str) or not isinstance(answer, Sequence) or not known.issuperset(answer):
                 raise BrokenPlugin(
-                    f"{record.label} returned unknown node ids from rdzv_assign_ranks",
+                    f"{record.label} did not return a list of ids of these nodes from rdzv_assign_ranks",
                     remedy="The hook must return the node_id of each node, in order, or None.",
                 )
             return answer

@@ -54,6 +54,11 @@ def parse_target(text: str, db: int | None) -> tuple[str, Target]:
             "backend 'redis' needs to know where Redis is",
             remedy="Give --rdzv-endpoint=HOST:6379, the same everywhere.",
         )
+    if "," in text and "@" not in text:  # what it says about a password in the address comes first
+        raise UsageError(
+            f"--rdzv-endpoint: {text!r} names several hosts, but backend 'redis' uses one Redis",
+            remedy="Name one. Clusters and sentinels are not supported; a name or an address may move to another host.",
+        )
     scheme, endpoint, number = parse_address(text, _PORT, _SCHEMES, has_path=True)
     if number and not number.isdecimal():
         raise UsageError(

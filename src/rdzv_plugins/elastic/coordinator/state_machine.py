@@ -255,7 +255,8 @@ class RoundStateMachine:
         """A member has come, or says something new about itself."""
         node = member.node_id
         takes_part = not member.leaving and self._table.take(member, now)
-        self._heard_of = max(self._heard_of, member.newest)
+        if takes_part or self._rules.majority:  # one that is refused or left out decides nothing
+            self._heard_of = max(self._heard_of, member.newest)
         spoilt = self._tell_gates(gates.MemberHeard(member, takes_part), now)
         if member.leaving:
             self._gone(node, now, member.leaving, member.reason)
@@ -406,7 +407,7 @@ class RoundStateMachine:
         chosen = self._choose_round()
         if not chosen:
             return
-        self._number = max(self._number, self._heard_of) + 1
+        self._number = max(self._number, self._heard_of, *(each.newest for each in chosen)) + 1
         places = placement.plan(self._number, self._mark, chosen, self._former, self._order)
         self._table.place(places)
         self._state = Serving(places, now + self._rules.rejoin, came)
