@@ -180,9 +180,14 @@ class FramedConnection:
         return self._why is None
 
     @property
+    def silence(self) -> float:
+        """For how many seconds nothing was heard."""
+        return self._runtime.monotonic() - self._heard_at
+
+    @property
     def is_silent(self) -> bool:
         """True if nothing was heard for the time to live and the connection has not ended."""
-        return self._why is None and self._runtime.monotonic() - self._heard_at >= self._lease.ttl
+        return self._why is None and self.silence >= self._lease.ttl
 
     def fileno(self) -> int:
         return self._socket.fileno()

@@ -320,8 +320,9 @@ class NativeSession:
         elsewhere has most likely ended this session, or the path of its packets was cut: TCP would find out only when
         it sends again, and it doubles its pauses. Then the session ends.
         """
-        since, pause = self._runtime.monotonic() - self.ttl, self._runtime.Event()  # never set: used for waiting
-        self._lease.warn_silent(self.ttl)
+        silence = self._connection.silence  # more than ``ttl`` if this process was late, or stood still itself
+        since, pause = self._runtime.monotonic() - silence, self._runtime.Event()  # never set: used for waiting
+        self._lease.warn_silent(silence)
         while self._connection.is_silent:
             if self._service.answers():
                 pause.wait(_SECOND_WORD_S)
