@@ -1,8 +1,8 @@
-"""One run of ``rdzv bench rendezvous``: its supervisor, the processes that hold the nodes, and a thread for each node.
+"""One run of ``rdzv bench rendezvous``: its fork server, the processes that hold the nodes, and a thread for each node.
 
-The supervisor is a process that imports what the nodes need, once, and forks those that hold the nodes, so a node costs
-milliseconds; it leads them through the phases. They obey what comes on their connections, and are killed by the kernel
-when the supervisor ends. Several nodes in one process share its interpreter lock, while in a cluster each has a
+The fork server is a process that imports what the nodes need, once, and forks those that hold the nodes, so a node
+costs milliseconds; it leads them through the phases. They obey what comes on their connections, and are killed by the
+kernel when the fork server ends. Several nodes in one process share its interpreter lock, while in a cluster each has a
 machine to itself. So there is no gate at which all threads wait (thousands that want the lock at one time stand
 still), stacks are small, and garbage is collected only between the rounds: a collection goes through the objects of
 all nodes, again and again. The interval at which threads take turns (``sys.setswitchinterval``) is left alone: from
@@ -291,7 +291,7 @@ class HeldNodes:
             self._connection.send(answer)
 
 
-# the supervisor's side
+# the fork server's side
 
 
 def keep(connection: Connection, task: Mapping[str, Any]) -> None:
@@ -319,7 +319,7 @@ def keep(connection: Connection, task: Mapping[str, Any]) -> None:
 
 
 class NodesProcess:
-    """A process that holds some of the nodes: a fork of the supervisor, which ends with it."""
+    """A process that holds some of the nodes: a fork of the fork server, which ends with it."""
 
     def __init__(self, host: PluginHost, task: Mapping[str, Any], numbers: Sequence[int]):
         self.numbers = list(numbers)

@@ -227,8 +227,8 @@ def run_once(target: Candidate, nodes: int, args: Namespace, *, loss: bool, file
             "service": {"probe": probe, "endpoint": endpoint, "pids": pids, "apart": apart},
         }
         what = "the process that keeps its nodes"
-        supervisor = running.enter_context(Child(what, keep, task, environment=harness.environment, end_limit_s=0))
-        sample: dict[str, Any] = supervisor.answer(_OTHER_S + 3 * args.limit + 2 * task["unheard_s"])
+        fork_server = running.enter_context(Child(what, keep, task, environment=harness.environment, end_limit_s=0))
+        sample: dict[str, Any] = fork_server.answer(_OTHER_S + 3 * args.limit + 2 * task["unheard_s"])
         return sample
 
 
